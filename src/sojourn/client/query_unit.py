@@ -22,6 +22,7 @@ from sojourn.node.transports.transport import NoAnswerError, RefusedError, Trans
 if TYPE_CHECKING:
     from sojourn.client.translation import Translation
     from sojourn.exports.readings import Readings
+    from sojourn.segments.fleet.ledgers.lost import LostResult
     from sojourn.segments.fleet.path import PathResult
     from sojourn.segments.result import SegmentResult
 
@@ -137,6 +138,7 @@ class SegmentWish(TypedDict, total=False):
     error: float | None
     confidence: float | None
     both_directions: bool
+    sketch: str
 
 
 def token_from(given: str | None, file: Path | None = None) -> str:
@@ -318,6 +320,18 @@ class Client:
         asked = question if known is None else known.segment_question(question)
         found = self._of_segments("POST", path, having=having, json=asked)
         return SegmentResult.from_dict(found if known is None else known.segment(found))
+
+    def lost_packets(
+        self, name: str, from_ns: int, to_ns: int | None = None, *, flows: Sequence[str] = (), most: int = 10_000
+    ) -> LostResult:
+        """The packets that a segment has lost, one by one, as far as its nodes' ledgers tell."""
+        from sojourn.segments.fleet.ledgers.lost import LostResult
+
+        path, known = f"{SEGMENTS}/{quote(name, safe='')}/lost", self._pseudonyms
+        asked: dict[str, Any] = {"from_ns": from_ns, "to_ns": to_ns, "flows": list(flows), "most": most}
+        asked = asked if known is None else known.segment_question(asked)
+        found = self._of_segments("POST", path, having=("covered", "sent", "lost", "packets"), json=asked)
+        return LostResult.from_dict(found if known is None else known.lost(found))
 
     def query_path(self, names: Sequence[str], **question: Unpack[SegmentQuestion]) -> PathResult:
         """Where on a path of segments each flow waits and loses."""

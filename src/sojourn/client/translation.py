@@ -83,9 +83,16 @@ class Translation:
 
     def segment(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         """Its answer."""
-        flows = [{**row, **{end: self._address(row[end]) for end in _ENDS if row.get(end)}} for row in answer["flows"]]
+        flows = self._rows(answer["flows"])
         remarks = {name: self._remarks(answer[name]) for name in ("warnings", "notes") if name in answer}
         return {**answer, "flows": flows, **remarks}
+
+    def lost(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """An answer about lost packets."""
+        return {**answer, "packets": self._rows(answer["packets"]), "notes": self._remarks(answer.get("notes", []))}
+
+    def _rows(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [{**row, **{end: self._address(row[end]) for end in _ENDS if row.get(end)}} for row in rows]
 
     def _remarks(self, remarks: Sequence[str]) -> list[str]:
         return [clear_remark(self._pseudonyms, remark, self._names) for remark in remarks]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
@@ -57,6 +58,7 @@ from sojourn.server.routes.segments import router as segment_routes
 from sojourn.server.routes.topologies import NoTopologyError
 from sojourn.server.routes.topologies import router as topology_routes
 from sojourn.server.runs.engine import SegmentEngine, wanted_pairs
+from sojourn.server.runs.naming import LossNamer
 from sojourn.server.runs.worker import RunWorker
 from sojourn.server.sinks.answers import SinkAnswers
 from sojourn.server.sinks.retention import SinkRetention
@@ -136,6 +138,7 @@ def create_app(
         judge = ObjectiveWorker(store, objectives, app.state.segments.segments, limits, app.state.wake)
         app.state.objective_worker = judge
         running: list[SinkWorker | Periodic] = [app.state.worker, retention, KeyLister(store), planner, runs]
+        running.append(LossNamer(store, app.state.live, limits, _on_loop()))
         running += [judge, Notifier(NotificationStore(store)), PartitionKeeper(store)]
         running.append(SilenceWatch(app.state.inventory, limits))
         if limits.merge_epochs:
@@ -244,6 +247,12 @@ async def _tell_of_dashboard(_: Request) -> PlainTextResponse:
 
 def _are_at_broker(own: BrokerIntake, processes: IngestProcesses | None) -> bool:
     return own.is_connected() and (processes is None or processes.are_at_broker())
+
+
+def _on_loop() -> Callable[[Coroutine[Any, Any, Any]], Future[Any]]:
+    """A way for other threads to have this loop do something."""
+    loop = asyncio.get_running_loop()
+    return lambda work: asyncio.run_coroutine_threadsafe(work, loop)
 
 
 def _waking(app: FastAPI) -> Callable[[set[str]], object]:

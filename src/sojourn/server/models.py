@@ -134,12 +134,14 @@ class KeyInfo(_Model):
 
 
 class LiveAsked(_Model):
-    """A request to a node: what these streams measured in a range of time and is not stored yet."""
+    """A request to a node: what these streams measured in a range of time and is not stored yet; or, where there is a
+    question for a ledger, which packets of the one stream were lost."""
 
     id: str
     streams: list[str]
     from_ns: Nanoseconds
     to_ns: Nanoseconds
+    ledger: str | None = None
 
 
 class Query(_Model):
@@ -381,6 +383,9 @@ class NewSegment(_Model):
     error: float | None = Field(default=None, description="of flows' means, as a share; 5 % if there is no memory")
     confidence: float | None = Field(default=None, description="of flows within the error, as a share; 95 %")
     both_directions: bool = Field(default=False, description="also what goes back between the same interfaces")
+    sketch: Literal["auto", "ledger"] = Field(
+        default="auto", description="ledger: exact losses and means, where memory and loss allow; auto elsewhere"
+    )
 
 
 class SegmentInfo(_Model):
@@ -400,6 +405,7 @@ class SegmentInfo(_Model):
     confidence: float | None = None
     both_directions: bool | None = None
     created_ns: int | None = None
+    sketch: str | None = Field(default=None, description="what was asked for; the plan tells what is recorded")
     state: EndStatus | None = Field(default=None, description="running if all its points are recorded")
     reason: str | None = Field(default=None, description="why it is not running")
     last_ns: int | None = Field(default=None, description="until when it was measured, if that is looked up")
@@ -475,6 +481,15 @@ class SegmentQuery(_Model):
     live: bool = Field(default=True, description="ask both nodes for what they have not sent yet")
     totals_only: bool = Field(default=False, description="answer about all packets together alone, which is quicker")
     delay_map: bool = Field(default=False, description="count packets by time (interval_ns) and delay, too")
+
+
+class LostQuery(_Model):
+    """A question about the packets that a segment has lost, one by one."""
+
+    from_ns: Nanoseconds
+    to_ns: Nanoseconds | None = Field(default=None, description="none: up to now")
+    flows: Annotated[list[Annotated[str, Field(min_length=1, max_length=512)]], Field(max_length=1000)] = []
+    most: Annotated[int, Field(ge=0, le=100_000)] = Field(default=10_000, description="only the first so many packets")
 
 
 class SegmentRanking(_Model):

@@ -357,7 +357,11 @@ RUNS = Table(
     Column("clock", LargeBinary, nullable=False),
     Column("data", LargeBinary, nullable=False),
     Column("reason", Text),
+    # What ledgers tell of it; until a time, if there is one, what is to be asked of the sender's.
+    Column("ledger", LargeBinary),
+    Column("naming_until_ns", BigInteger),
     Index("runs_by_time", "pair", "end_ns"),
+    Index("runs_to_name", "naming_until_ns"),
     Index("runs_by_number", "pair", "id"),
     # All that adding up many pairs takes: their answers are not read for it.
     Index(

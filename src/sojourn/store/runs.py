@@ -62,7 +62,9 @@ class RunRow:
     """An answered run, by the sender's clock; ``reason`` says why it has no answer.
 
     ``follows`` says that it begins where the one before it ends. Delays are by clocks of which the receiver's is
-    ``lead_ns`` further ahead of its machine's count than the sender's; None where they do not tell.
+    ``lead_ns`` further ahead of its machine's count than the sender's; None where they do not tell. ``ledger`` holds
+    what ledgers tell of it (`segments.fleet.ledgers.runs`); until ``naming_until_ns``, if that is set, what the
+    sender's is to be asked.
     """
 
     start_ns: int
@@ -80,6 +82,19 @@ class RunRow:
     data: bytes
     reason: str | None = None
     lead_ns: int | None = None
+    ledger: bytes | None = None
+    naming_until_ns: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnnamedRun:
+    """An answered run, by its number, of which the ledger of the sender's stream is to be asked until a time."""
+
+    number: int
+    node: str
+    stream: str
+    until_ns: int
+    ledger: bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +276,34 @@ class RunStore:
         with self._store.transaction() as connection:
             row = connection.execute(query).first()
         return None if row is None else _run_row(row)
+
+    def unnamed(self, *, limit: int) -> list[UnnamedRun]:
+        """The runs of which ledgers are to be asked, those that are forgotten next first."""
+        same = RUNS.c.pair == PAIRS.c.id
+        columns = RUNS.c.id, PAIRS.c.from_node, PAIRS.c.from_stream, RUNS.c.naming_until_ns, RUNS.c.ledger
+        asked = RUNS.c.naming_until_ns.is_not(None)
+        query = select(*columns).join(PAIRS, same).where(asked).order_by(RUNS.c.naming_until_ns, RUNS.c.id).limit(limit)
+        with self._store.transaction() as connection:
+            return [
+                UnnamedRun(number=number, node=node, stream=stream, until_ns=until_ns, ledger=ledger)
+                for number, node, stream, until_ns, ledger in connection.execute(query)
+            ]
+
+    def numbered(self, number: int) -> RunRow | None:
+        """A run by its number."""
+        with self._store.transaction() as connection:
+            row = connection.execute(select(RUNS).where(RUNS.c.id == number)).first()
+        return None if row is None else _run_row(row)
+
+    def name(self, number: int, *, ledger: bytes | None, data: bytes | None = None) -> None:
+        """Store what ledgers tell of a run, and its answer with that; nothing if they cannot tell."""
+        values: dict[str, object] = {"ledger": ledger, "naming_until_ns": None}
+        if data is not None:
+            values["data"] = data
+        with self._store.transaction(writes=True) as connection:
+            # Another query unit may have been faster.
+            waits = (RUNS.c.id == number) & RUNS.c.naming_until_ns.is_not(None)
+            connection.execute(update(RUNS).where(waits).values(values))
 
     def totals(self, from_ns: int, to_ns: int) -> dict[int, PairTotals]:
         """All pairs' totals in a range, by their numbers."""

@@ -57,6 +57,7 @@ FLEET_SEGMENTS = Table(
     Column("both_directions", Boolean, nullable=False),
     Column("planned_bytes", BigInteger, nullable=False),
     Column("created_ns", BigInteger, nullable=False),
+    Column("sketch", String(10), nullable=False, server_default="auto"),
 )
 
 GENERATIONS = Table(
@@ -299,7 +300,8 @@ def _here(point: Point) -> Any:
 # The plans of all groups are read again and again.
 _plan = lru_cache(maxsize=10_000)(SegmentPlan.from_text)
 
-_PLAIN = ("name", "epoch_ns", "memory_bytes", "error", "confidence", "both_directions", "planned_bytes", "created_ns")
+_SIZED = ("memory_bytes", "error", "confidence", "planned_bytes")
+_PLAIN = ("name", "epoch_ns", "both_directions", "created_ns", "sketch", *_SIZED)
 
 
 def _row(segment: FleetSegment) -> dict[str, object]:

@@ -116,3 +116,23 @@ def test_a_node_that_waits_again_before_its_answer_is_read_gets_the_next_request
 
 def _answer_at_once(desk: LiveDesk, request: LiveAsked) -> None:
     assert desk.answer("alpha", request.id, [], size_bytes=0, more=False)
+
+
+def test_a_ledgers_reply_is_handed_over_as_it_came_and_from_its_node_alone() -> None:
+    async def both(size: int) -> bytes | None:
+        desk = LiveDesk(most_pending=10, most_bytes=1000)
+
+        async def node() -> None:
+            request = await desk.next_request("alpha", 30)
+            assert request is not None
+            assert (request.streams, request.ledger) == (["point"], "question")
+            assert desk.is_of_ledger(request.id)
+            assert not desk.answer_of_ledger("beta", request.id, b"x")
+            assert desk.answer_of_ledger("alpha", request.id, bytes(size)) == (size <= 1000)
+            assert not desk.answer_of_ledger("alpha", request.id, b"x") or size > 1000
+
+        reply, _ = await asyncio.gather(desk.ask_ledger("alpha", "point", "question", 0.3), node())
+        return reply
+
+    assert asyncio.run(both(100)) == bytes(100)
+    assert asyncio.run(both(1001)) == b"x"

@@ -535,7 +535,7 @@ def test_runs_that_are_answered_while_a_question_is_count_once(
     for batch, node, stream in ((world.sender, "alpha", OUT), (world.receiver, "beta", IN)):
         unit.store.add(epochs_of(world, batch, node, stream))
     before = answer_segment(unit.store.engine.url, work)
-    known = questions._known
+    known = questions.known_pairs
 
     def overtaken(*asked: Any) -> list[KnownPair]:
         pairs = known(*asked)

@@ -52,10 +52,14 @@ class SegmentOptions:
         str | None, typer.Option(metavar="TIME", help="With --segment: also for each stretch of about this length.")
     ] = None
 
+    lost: Annotated[
+        bool, typer.Option("--lost", help="With --segment: every lost packet, where ledgers are kept; bursts of them.")
+    ] = False
+
     @property
     def given(self) -> list[str]:
         """The options that only a segment has, as far as they were given."""
-        return [f"--{name}" for name in ("flow", "by", "interval") if getattr(self, name)]
+        return [f"--{name}" for name in ("flow", "by", "interval", "lost") if getattr(self, name)]
 
 
 @dataclass(frozen=True)
@@ -178,6 +182,9 @@ def _print_segment(client: Client, asked: SegmentOptions, question: Mapping[str,
     from sojourn.core.units import parse_duration
 
     names = asked.segment or []
+    if asked.lost:
+        _print_lost(client, asked, question, output)
+        return
     if any(sign in name for name in names for sign in "*?"):
         _print_ranking(client, asked, question, output)
         return
@@ -192,6 +199,24 @@ def _print_segment(client: Client, asked: SegmentOptions, question: Mapping[str,
     warn(path.warnings)
     means = [TableColumn(name, heading, _shown_time) for name, heading in path.headings]
     print_result(path, output, [*FLOW_COLUMNS, *means, TableColumn("slowest", "slowest", justify="left")])
+
+
+def _print_lost(client: Client, asked: SegmentOptions, question: Mapping[str, Any], output: Output) -> None:
+    from sojourn.cli.segments.measure import FLOW_COLUMNS, print_result
+    from sojourn.core.units import format_time
+
+    names = asked.segment or []
+    if len(names) > 1 or any(sign in name for name in names for sign in "*?"):
+        raise UsageError("lost packets are those of one segment", where="--lost", action="give --segment once, by name")
+    _refuse([name for name in asked.given if name in ("--by", "--interval")], "--lost")
+    most = {"most": question["top"]} if question["top"] else {}
+    found = client.lost_packets(names[0], question["from_ns"], question["to_ns"], flows=asked.flow or [], **most)
+    columns = [TableColumn("time_ns", "sent at", format_time, justify="left"), *FLOW_COLUMNS]
+    columns += [TableColumn("burst", "burst", "{:,}".format, rank=1)]
+    columns += [TableColumn("doubtful", "may be late", lambda value: "yes" if value else "", rank=2)]
+    print_result(found, output, columns)
+    for note in found.notes:
+        console(stderr=True).print(cell(note))
 
 
 def _print_ranking(client: Client, asked: SegmentOptions, question: Mapping[str, Any], output: Output) -> None:

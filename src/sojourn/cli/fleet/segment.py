@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -51,6 +51,13 @@ def create(
     both_directions: Annotated[
         bool, typer.Option("--both-directions", help="Also what goes back between the two interfaces.")
     ] = False,
+    sketch: Annotated[
+        Literal["auto", "ledger"],
+        typer.Option(
+            help="ledger: exact losses and means, every lost packet by its name; the agents keep their last packets "
+            "(up to 36 MiB), and where more than a tenth is lost, or memory is short, auto is recorded."
+        ),
+    ] = "auto",
     unit: UnitAccess,
     output_format: FormatOption = None,
 ) -> None:
@@ -60,6 +67,8 @@ def create(
     """
     how = _size(memory, error, confidence) | {"filter": packet_filter, "both_directions": both_directions}
     how["epoch_ns"] = _duration(epoch)
+    if sketch != "auto":  # which query units of earlier versions do not ask
+        how["sketch"] = sketch
     with unit.client() as client:
         _print_segment(client.create_segment(name, sender, receiver, **how), output_format)
 

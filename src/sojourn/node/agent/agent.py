@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sojourn.core.errors import SojournError, SourceError, UsageError
 from sojourn.core.host import service
@@ -61,6 +61,9 @@ from sojourn.node.transports.transport import (
 )
 from sojourn.node.withholding import Withholding, check_assigned
 from sojourn.sources.registry import source_type
+
+if TYPE_CHECKING:
+    from sojourn.sketches.ledgers.ledger import LedgerPackets
 
 CHECKPOINT_NS = 5_000_000_000
 # Of the time that passes, checkpoints take at most this share: they come later where the disk is slow.
@@ -533,6 +536,9 @@ class Agent:
             self._looked = -math.inf
             self._transport.answer(asked, [])
             return
+        if asked.ledger:
+            self._answer_of_ledger(asked)
+            return
         with self._lock:
             self._poll()
             watched = {name: stream for name, stream in self._asked_about(asked) if stream.watch()}
@@ -542,6 +548,17 @@ class Agent:
             self._watched.append(_Watched(asked, watched, time.monotonic() + WINDOW_NS / 1e9))
         else:
             self._answer_one(asked, {})
+
+    def _answer_of_ledger(self, asked: Asked) -> None:
+        """Name the packets that were lost, as far as the stream's ledger tells; recording goes on meanwhile."""
+        from sojourn.segments.fleet.ledgers.replying import named_reply
+
+        def between(first_ns: int, last_ns: int) -> LedgerPackets | None:
+            with self._lock:
+                stream = self._streams.get(asked.streams[0])
+                return None if stream is None else stream.sent_between(first_ns, last_ns)
+
+        self._transport.answer(asked, [named_reply(asked.ledger, between)])
 
     def _asked_about(self, asked: Asked) -> list[tuple[str, AgentStream]]:
         """The streams of a question that run, each once."""

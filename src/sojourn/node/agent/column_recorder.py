@@ -19,9 +19,11 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.node.agent.clock import kernel_clock
 from sojourn.node.agent.configuration import StreamConfiguration
 from sojourn.node.agent.metric_recorder import KnownKeys
+from sojourn.segments.fleet.ledgers.replying import rehearse_naming
 from sojourn.segments.fleet.markers import MarkerCuts
 from sojourn.segments.fleet.steady import SteadyStamps, read_lead
 from sojourn.segments.record import KeyReports, PointRecorder, every, rehearse
+from sojourn.sketches.ledgers.ledger import Ledger, LedgerPackets
 from sojourn.sketches.parameters import Parameters
 from sojourn.sources.source import SourceBatch
 
@@ -45,6 +47,9 @@ class ColumnRecorder:
         self._names = KnownKeys()
         self._ids: Any = np.empty(0, np.uint64)
         is_marked = configuration.plan is not None
+        held = 0 if configuration.plan is None else configuration.plan.ledger
+        self._ledger = Ledger(held) if held else None
+        self._is_empty = True
         self._recorder = PointRecorder(
             node,
             configuration.name,
@@ -56,6 +61,7 @@ class ColumnRecorder:
             keys_at=self._keys_at,
             salt_of=salt_of,
             first_sequence=first_sequence,
+            ledger=self._ledger,
         )
 
     def _markers(self) -> MarkerCuts | None:
@@ -65,6 +71,8 @@ class ColumnRecorder:
     def rehearse(self) -> None:
         """Compile, or load, what recording packets needs: the ring of a source that is open fills meanwhile."""
         rehearse(self._configuration.parameters, markers=self._markers())
+        if self._ledger is not None:
+            rehearse_naming()
 
     @property
     def sequence(self) -> int:
@@ -89,6 +97,9 @@ class ColumnRecorder:
         self._names.learn(found.keys)
         self._ids = found.batch.flow_id if found.is_of_packets else found.batch.instance_id
         missed = 0
+        if self._ledger is not None and self._is_empty and len(found.batch):
+            # What passed before this agent began is as good as forgotten.
+            self._ledger.forgotten_ns, self._is_empty = int(found.batch.time_ns.min()) - 1, False
         if self._configuration.plan is not None:
             total = self._missed_so_far()
             missed, self._missed = total - self._missed, total
@@ -106,6 +117,10 @@ class ColumnRecorder:
     def snapshots(self) -> list[EncodedEpoch]:
         """The epochs under construction, as they are now."""
         return _encoded(self._recorder.snapshots())
+
+    def sent_between(self, first_ns: int, last_ns: int) -> LedgerPackets | None:
+        """All packets of a stretch of time, by their stamps; None if it keeps no ledger, or this has forgotten some."""
+        return None if self._ledger is None else self._ledger.between(first_ns, last_ns)
 
     def watch(self) -> bool:
         """Have `looks` to tell of from now on; False if other points cut this stream's packets nowhere."""

@@ -9,7 +9,7 @@
     spool = "/var/lib/sojourn/spool"
     pseudonyms = "/etc/sojourn/pseudonyms.key"
     spool_limit = "16MB"
-    stream_memory = "80MiB"
+    stream_memory = "128MiB"
     memory = "512MiB"
     user = "sojourn"
     capture = true
@@ -111,7 +111,7 @@ class StreamConfiguration:
 class MemoryLimits:
     """How much memory streams may come to take: one alone, and all together."""
 
-    per_stream: int = 80 << 20  # round trips in a default ring take 64 MiB, and 3 more under pseudonyms
+    per_stream: int = 128 << 20  # round trips in a default ring take 64 MiB, a point with the largest ledger 108
     together: int = 512 << 20
 
 
@@ -439,6 +439,17 @@ def sketch_bytes(parameters: Parameters) -> int:
     return SKETCHES_AT_ONCE * COUNTER_BYTES * counters
 
 
+def ledger_bytes(configuration: StreamConfiguration) -> int:
+    """The memory of a point's last packets, and of what its receipts take beside their counters."""
+    if configuration.plan is None or not configuration.plan.ledger:
+        return 0
+    from sojourn.sketches.ledgers.ledger import BYTES_PER_PACKET
+
+    parameters = configuration.parameters
+    beside = (parameters.memory_bits - sum(table.bits for table in parameters.tables())) // 8
+    return BYTES_PER_PACKET * configuration.plan.ledger + beside
+
+
 def checked_stream(
     name: str, table: Mapping[str, Any], *, where: str, most_bytes: int = DEFAULT_LIMITS.per_stream
 ) -> StreamConfiguration:
@@ -478,7 +489,7 @@ def checked_source(
 
 
 def _check_memory(configuration: StreamConfiguration, source_bytes: int, most_bytes: int) -> int:
-    needed = sketch_bytes(configuration.parameters) + source_bytes
+    needed = sketch_bytes(configuration.parameters) + ledger_bytes(configuration) + source_bytes
     if needed > most_bytes:
         raise UsageError(
             f"it may take {format_bytes(needed)} of memory, the limit is {format_bytes(most_bytes)}",

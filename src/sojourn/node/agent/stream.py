@@ -40,6 +40,7 @@ from sojourn.sources.source import SourceBatch
 if TYPE_CHECKING:
     from sojourn.core.pseudonyms.mapping import Pseudonyms
     from sojourn.node.agent.column_recorder import ColumnRecorder
+    from sojourn.sketches.ledgers.ledger import LedgerPackets
 
 # A first poll may compile for a while; one that takes longer never comes back.
 SILENT_SECONDS = 60.0
@@ -265,6 +266,10 @@ class AgentStream:
     def snapshots(self) -> list[EncodedEpoch]:
         """The epochs under construction, as they are now."""
         return self._recorder.snapshots()
+
+    def sent_between(self, first_ns: int, last_ns: int) -> LedgerPackets | None:
+        """All packets of a stretch of time, by their stamps; None if it keeps no ledger, or this has forgotten some."""
+        return self._recorder.sent_between(first_ns, last_ns)
 
     def watch(self) -> bool:
         """Have `looks` to tell of from now on; False if other points cut this stream's packets nowhere."""

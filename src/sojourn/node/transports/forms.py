@@ -99,4 +99,7 @@ def question(answer: Any, server: str) -> Asked:
     asked = checked_object(answer, server, id=str, streams=list, from_ns=int, to_ns=int)
     if not all(isinstance(name, str) for name in asked["streams"]):
         raise TransportError("asked about streams without names", where=server)
-    return Asked(asked["id"], tuple(asked["streams"]), asked["from_ns"], asked["to_ns"])
+    ledger = asked.get("ledger") or ""
+    if not isinstance(ledger, str):
+        raise not_ours(server, "JSON of another form (its ledger is no text)")
+    return Asked(asked["id"], tuple(asked["streams"]), asked["from_ns"], asked["to_ns"], ledger)

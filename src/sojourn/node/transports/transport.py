@@ -115,12 +115,16 @@ class AgentReport:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question about some streams, in a range of time: what of it has the query unit not been sent?"""
+    """A question about some streams, in a range of time: what of it has the query unit not been sent?
+
+    With a ``ledger``'s question (`segments.fleet.ledgers.naming`) it is about packets that the first of them has sent.
+    """
 
     id: str
     streams: tuple[str, ...]
     from_ns: int = -(2**63)
     to_ns: int = 2**63 - 1
+    ledger: str = ""
 
 
 class Transport(Protocol):
@@ -145,7 +149,7 @@ class Transport(Protocol):
         """Wait for a question about the current epoch."""
 
     def answer(self, asked: Asked, epochs: list[bytes], *, more: bool = False) -> None:
-        """Answer it with epochs; `more` says that this is not all."""
+        """Answer it with epochs (or a ledger's reply); `more` says that this is not all."""
 
     def hurry(self, seconds: float) -> None:
         """End every call that is made from now on after so many seconds at the latest."""

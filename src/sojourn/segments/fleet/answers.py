@@ -24,7 +24,6 @@ Cost: O(flows + samples) for each run.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -37,6 +36,7 @@ from sojourn.core.keys import TrafficKey, key_id
 from sojourn.epochs.epoch import Epoch, KernelClock, joined_clocks, merge_epochs
 from sojourn.estimation.differences import poisson_95
 from sojourn.estimation.lda import LdaAnswer
+from sojourn.estimation.ledgers.answer import METHOD
 from sojourn.estimation.order_statistics import weighed_percentiles
 from sojourn.estimation.posterior.history import History
 from sojourn.estimation.sample import MatchedSample, displaced_packets
@@ -51,7 +51,15 @@ from sojourn.segments.answer import (
 )
 from sojourn.segments.fleet.clocks import ClockAt, RunFrame, smallest
 from sojourn.segments.fleet.leads import FARTHEST_NS
-from sojourn.segments.fleet.losses import as_counted, combined_losses, crossed_shares, losses_without, with_late_ends
+from sojourn.segments.fleet.ledgers.runs import LedgerRun, NamingWork, told_by_ends
+from sojourn.segments.fleet.losses import (
+    as_counted,
+    combined_losses,
+    crossed_shares,
+    late_at_each,
+    losses_without,
+    with_late_ends,
+)
 from sojourn.segments.planning.layout import FLOWS, MOST_JOINT_FLOWS, SAMPLES, SEGMENT
 from sojourn.segments.ranges import IN_RANGE_NS, recorded_base, retimed, shifted
 from sojourn.sketches.sample import Sample
@@ -133,7 +141,7 @@ class RunAnswer:
     ``missed`` how many packets either had no room for. ``extra`` packets arrived that were not sent in this run,
     ``displaced`` ones of them were sent in the one before; ``ahead`` packets were sent in this run, and arrived in the
     one before, because they overtook the marker between. ``overtaken`` packets are late at any place of the run, on
-    average. None where no sample tells.
+    average. None where no sample tells. ``ledger`` is what ledgers tell, ``naming`` what the sender's is to be asked.
     """
 
     interval: Interval
@@ -145,6 +153,8 @@ class RunAnswer:
     kernels: tuple[KernelClock | None, KernelClock | None] = (None, None)
     missed: tuple[int, int] = (0, 0)
     overtaken: Estimate | None = None
+    ledger: LedgerRun | None = None
+    naming: NamingWork | None = None
 
     def with_some_elsewhere(self) -> RunAnswer:
         """The same, knowing that some of its packets are in no sample: they changed places with a marker."""
@@ -172,7 +182,8 @@ def answer_run(
     `offset_ns` is about what the clocks differ by, where that is known. `history` is what flows were after the run
     right before this, by the same two places.
     """
-    sent, received = _on_one_lead(sent), _on_one_lead(received)
+    as_sent, (sent, received) = sent, (_on_one_lead(sent), _on_one_lead(received))
+    was_on_one_lead = sent is as_sent  # else the ledger has other stamps
     sender = _believable(_merged(sent), "sender")
     receiver = _believable(_merged(received) if received else new_sketch(sender.parameters), "receiver")
     sender.parameters.require_equal(receiver.parameters)
@@ -195,8 +206,9 @@ def answer_run(
     ends = [[epoch.cut for epoch in end if epoch.cut is not None] for end in (sent, received)]
     kernels = [joined_clocks(cut.clock for cut in cuts) for cuts in ends]
     missed = [sum(cut.missed for cut in cuts) for cuts in ends]
+    ledger = told_by_ends(sender, shifted(receiver, offset_ns), flow_id, offset_ns) if was_on_one_lead else None
     return RunAnswer(
-        replace(interval, sample=None),
+        replace(interval, sample=None, ledger=None),
         SampledDelays.of(interval.sample, flow_id, offset_ns),
         smallest(pairs),
         extra,
@@ -207,6 +219,8 @@ def answer_run(
         (kernels[0], kernels[1]),
         (missed[0], missed[1]),
         _overtaken(pairs, interval.totals.received),
+        ledger if isinstance(ledger, LedgerRun) else None,
+        ledger if isinstance(ledger, NamingWork) else None,
     )
 
 
@@ -313,7 +327,7 @@ def _overtaken(pairs: TimedPairs, received: int) -> Estimate | None:
     if not len(pairs):
         return None
     arrivals = pairs.received_ns[np.lexsort((pairs.received_ns, pairs.sent_ns))[-MOST_ORDERED:]]
-    late = _late_at_each(arrivals) if (np.diff(arrivals) < 0).any() else np.zeros(1, np.int64)
+    late = late_at_each(arrivals) if (np.diff(arrivals) < 0).any() else np.zeros(1, np.int64)
     packets, swapped = max(received / len(pairs), 1.0), int(late.sum())
     if not swapped:
         return Estimate(0.0, 0.0, poisson_95(0)[1] / len(arrivals) * packets, 0, "order", unit="packets")
@@ -323,19 +337,6 @@ def _overtaken(pairs: TimedPairs, received: int) -> Estimate | None:
     else:
         most = poisson_95(math.ceil(value * (1 + 2 / math.sqrt(swapped))))[1]
     return Estimate(value, 0.0, max(value, most), swapped, "order", unit="packets")
-
-
-def _late_at_each(arrivals: Int64Array) -> Int64Array:
-    """How many packets before each arrive behind it.
-
-    >>> _late_at_each(np.array([3, 1, 2, 2, 5, 4]))
-    array([0, 1, 1, 1, 0, 1])
-    """
-    late, seen = [], list[int]()
-    for time in arrivals.tolist():
-        late.append(len(seen) - bisect_right(seen, time))
-        insort(seen, time)
-    return np.array(late, np.int64)
 
 
 def combine(
@@ -398,7 +399,7 @@ def _combined_delays(parts: Sequence[SegmentTotals], clocks: Sequence[ClockAt], 
     half = _bounded(half, math.sqrt(float(weight @ (np.square(spreads) + (value - mean) ** 2))))
     spread = math.sqrt(float(np.sum((weight * half) ** 2)))
     spread += LATER * float(weight @ (np.array([crossed[i] for i in rows]) * spreads))
-    below, above = _clock_room([clock for *_, clock in told], weight)
+    below, above = clock_room([clock for *_, clock in told], weight)
     samples = sum(one.samples for one in means)
     methods = [one.method for one in means]
     answer = Estimate(mean, mean - spread - below, mean + spread + above, samples, max(methods, key=methods.count))
@@ -416,7 +417,7 @@ def _bounded(half: FloatArray, deviation: float) -> FloatArray:
     return np.where(np.isfinite(half), half, 2 * deviation) if np.isfinite(half).any() else half
 
 
-def _clock_room(clocks: Sequence[ClockAt], weight: FloatArray) -> tuple[float, float]:
+def clock_room(clocks: Sequence[ClockAt], weight: FloatArray) -> tuple[float, float]:
     """How far delays may be lower and higher than with the offsets that were taken off."""
     below = above = 0.0
     for clock, share in zip(clocks, weight.tolist(), strict=True):
@@ -470,7 +471,7 @@ class _Sums:
         half = np.where(known, (flows.high_ns - flows.low_ns) / 2, 0.0)
         sizes = np.maximum(np.nan_to_num(flows.packets), 1.0)
         half += np.where(known, np.minimum(crossed + 2 * np.sqrt(crossed / sizes), 1.0) * late_ns, 0.0)
-        below, above = _clock_room([clock], np.ones(1))
+        below, above = clock_room([clock], np.ones(1))
         self.weight[at] += weight
         self.means[at] += weight * mean
         self.squares[at] += weight * (mean**2 + np.nan_to_num(flows.std_ns) ** 2)
@@ -509,7 +510,9 @@ def _combined_flows(
         at = np.searchsorted(flow_id, flows.flow_id)
         sums.add(flows, at, clock, crossed[row_of], _late(answer))
         for row, why, how in zip(at.tolist(), flows.reason, flows.method_of_flow, strict=True):
-            reason[row], method[row] = why or reason[row], method[row] if why else how
+            # What one run does not know exactly is not known so of all.
+            is_named = bool(why) or (how == METHOD and bool(method[row]))
+            reason[row], method[row] = why or reason[row], method[row] if is_named else how
     known = sums.weight > 0
     weight = np.where(known, sums.weight, 1.0)
     mean = np.where(known, sums.means / weight, np.nan)
@@ -557,7 +560,7 @@ def _percentiles(
         return None if flow_id is None else np.full((len(flow_id), len(LEVELS), 3), np.nan)
     delay = np.concatenate([a.sampled.delay_ns - clock.offset_ns for a, clock in parts])
     weight = np.concatenate([a.sampled.weight for a, _ in parts])
-    room = _clock_room([clock for _, clock in parts], np.full(len(parts), 1 / len(parts)))
+    room = clock_room([clock for _, clock in parts], np.full(len(parts), 1 / len(parts)))
     if flow_id is None:
         found = weighed_percentiles(delay, weight, is_whole=all(a.sampled.is_whole for a, _ in parts))
         return _with_room(found, room)

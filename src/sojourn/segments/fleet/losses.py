@@ -13,6 +13,7 @@ of them. Copies of packets hide as many losses, of each flow by its share of pac
 from __future__ import annotations
 
 import math
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray, UInt64Array, rows_of
+from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array, rows_of
 from sojourn.core.estimates import Estimate, FlowDelays
 from sojourn.estimation.differences import Losses, poisson_95, poisson_most
 
@@ -314,3 +315,16 @@ def losses_without(losses: Losses, aside: FlowDelays, flows: FlowDelays, answers
     least, most = max(lost - doubt, 0.0), min(lost + doubt, sent)
     value = None if np.isnan(flows.lost).any() else round(lost)
     return Losses(value, math.floor(least), math.ceil(most), losses.extra)
+
+
+def late_at_each(arrivals: Int64Array) -> Int64Array:
+    """How many packets before each arrive behind it.
+
+    >>> late_at_each(np.array([3, 1, 2, 2, 5, 4]))
+    array([0, 1, 1, 1, 0, 1])
+    """
+    late, seen = [], list[int]()
+    for time in arrivals.tolist():
+        late.append(len(seen) - bisect_right(seen, time))
+        insort(seen, time)
+    return np.array(late, np.int64)

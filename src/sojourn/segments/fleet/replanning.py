@@ -6,6 +6,9 @@ traffic that goes up and down does not change the plan with every wave. What was
 lost, the loss planned for is what the packets counted do not rule out (three in so many, at 95 %): a plan that is made
 for lost packets needs several times the memory, and loss that begins makes the next plan.
 
+A segment that asks for a ledger has one where memory and loss allow (`fits_ledger`): else its points record what `auto`
+does, until they do again.
+
 Where a segment asks for an error with a confidence, its memory is found by trying plans in worlds of the traffic seen
 (`sized_memory`): some seconds of computing, so it is for a worker.
 """
@@ -17,7 +20,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sojourn.segments.plan import MOST_PLANNED_FLOWS, MOST_PLANNED_PACKETS, SegmentPlan, plan_point
+from sojourn.segments.fleet.segment import AUTO, LEDGER, Wanted
+from sojourn.segments.plan import (
+    HELD_EPOCHS,
+    MOST_PLANNED_FLOWS,
+    MOST_PLANNED_PACKETS,
+    SegmentPlan,
+    plan_ledger,
+    plan_point,
+)
+from sojourn.segments.planning.layout import RECEIPT
+from sojourn.segments.planning.ledgers import beside_bytes
+from sojourn.sketches.ledgers.ledger import BYTES_PER_PACKET
+from sojourn.sketches.ledgers.receipt import ReceiptParameters
 
 FIRST_FLOWS, FIRST_LOSS = 1000, 0.01
 GROWN, SHRUNK = 2.0, 8.0
@@ -28,6 +43,15 @@ LEAST_LOSS, LEAST_FLOWS, LEAST_PACKETS = 1e-5, 32, 1000
 UNCOUNTED_LOSS = 0.001  # where few packets, or none, were counted
 NOT_RULED_OUT = 3.0  # lost packets, where none was: e⁻³ is 5 %
 LEAST_SIZED_BYTES = 4_000
+# A ledger pays where few packets are lost, and flows have some packets each to share what they take by themselves.
+MOST_LEDGER_LOSS, LEAST_FLOW_PACKETS = 0.1, 10
+FIRST_PACKETS = 100_000
+# Beside a ring of 49 MiB this fits what an agent allows a stream; of fewer epochs packets are forgotten too soon.
+MOST_LEDGER_BYTES, LEAST_HELD_EPOCHS = 36 << 20, 2.0
+# Copies come within milliseconds: of a hundred thousand packets a second these are the last two seconds and a half.
+MOST_REMEMBERED = 1 << 18
+# An epoch may lose more than is usual: sums for half as many more losses, and never for less than two in a thousand.
+LOSS_ROOM, LEAST_LEDGER_LOSS = 1.5, 0.002
 MOST_SIZED = 1 << 20
 
 
@@ -52,32 +76,62 @@ class Seen:
         return max(self.loss, possible, LEAST_LOSS)
 
 
-def first_plan(memory_bytes: int) -> SegmentPlan:
+def first_plan(memory_bytes: int, sketch: Wanted = AUTO) -> SegmentPlan:
     """The plan for traffic of which nothing is known."""
+    if sketch == LEDGER:
+        return _ledger(memory_bytes, flows=FIRST_FLOWS, loss=FIRST_LOSS, packets=FIRST_PACKETS)
     return plan_point(memory_bytes, flows=FIRST_FLOWS, loss=FIRST_LOSS)
 
 
-def planned_again(current: SegmentPlan, memory_bytes: int) -> SegmentPlan:
-    """The plan for the same traffic in another memory."""
-    return plan_point(
-        memory_bytes, flows=current.flows, loss=current.loss, packets=current.packets, markers=current.markers
-    )
+def planned_again(current: SegmentPlan, memory_bytes: int, sketch: Wanted = AUTO) -> SegmentPlan:
+    """The plan for the same traffic in another memory, or of another sketch."""
+    packets = current.packets or (FIRST_PACKETS if sketch == LEDGER else 0)
+    traffic = {"flows": current.flows, "loss": current.loss, "packets": packets, "markers": current.markers}
+    if sketch == LEDGER and fits_ledger(current.flows, packets, current.loss):
+        return _ledger(memory_bytes, **traffic)  # type: ignore[arg-type]
+    return plan_point(memory_bytes, **traffic)  # type: ignore[arg-type]
 
 
-def replanned(current: SegmentPlan, seen: Seen, *, memory_bytes: int | None = None) -> SegmentPlan | None:
+def fits_ledger(flows: int, packets: int, loss: float, *, room: float = 1.0) -> bool:
+    """Whether memory and loss allow a ledger for epochs of so many packets; with a `room` the limits are wider."""
+    held = MOST_LEDGER_BYTES / (BYTES_PER_PACKET * max(packets, 1))
+    is_rare = loss <= MOST_LEDGER_LOSS * room
+    return is_rare and held * room >= LEAST_HELD_EPOCHS and packets * room >= LEAST_FLOW_PACKETS * flows
+
+
+def _ledger(memory_bytes: int, *, flows: int, loss: float, packets: int, markers: float = 1.0) -> SegmentPlan:
+    held = min(float(HELD_EPOCHS), MOST_LEDGER_BYTES / (BYTES_PER_PACKET * packets))
+    beside = min(memory_bytes, beside_bytes(packets))
+    plan = plan_ledger(packets, flows=flows, loss=loss, memory_bytes=beside, markers=markers, held=held)
+    receipt = plan.parts[RECEIPT]
+    assert isinstance(receipt, ReceiptParameters)
+    # A run joins epochs that either end was the only one to cut: the shortest of them has to do for all its losses.
+    remembered = min(receipt.remembered, MOST_REMEMBERED)
+    return replace(plan, parts={**plan.parts, RECEIPT: replace(receipt, least=packets, remembered=remembered)})
+
+
+def replanned(
+    current: SegmentPlan, seen: Seen, *, memory_bytes: int | None = None, sketch: Wanted = AUTO
+) -> SegmentPlan | None:
     """The plan that follows, in the same memory unless another is given; None where the current one is good enough."""
-    if not is_outgrown(current, seen, memory_bytes=memory_bytes):
+    if not is_outgrown(current, seen, memory_bytes=memory_bytes, sketch=sketch):
         return None
-    following = planned_for(seen, -(-current.memory_bits // 8) if memory_bytes is None else memory_bytes)
+    following = planned_for(seen, -(-current.memory_bits // 8) if memory_bytes is None else memory_bytes, sketch)
     return following if following.records_otherwise(current) else None
 
 
-def is_outgrown(current: SegmentPlan, seen: Seen, *, memory_bytes: int | None = None) -> bool:
+def is_outgrown(current: SegmentPlan, seen: Seen, *, memory_bytes: int | None = None, sketch: Wanted = AUTO) -> bool:
     """Whether traffic has left the band that a plan is made for, or the memory, if one is given, its plan's."""
     flows, packets, loss = _expected(seen)
+    has_ledger = current.name == LEDGER
+    # What a ledger's point takes follows from its traffic.
     is_resized = memory_bytes is not None and _is_outside(memory_bytes, current.memory_bits / 8, MARGIN, GROWN)
+    is_resized &= not has_ledger
+    room = MARGIN if has_ledger else 1 / MARGIN  # what is about at a limit does not change with every wave
+    may_have = sketch == LEDGER and fits_ledger(flows, packets, loss, room=room)
     return seen.packets > 0 and (
         is_resized
+        or may_have != has_ledger
         or _is_outside(flows, current.flows, GROWN, SHRUNK)
         or _is_outside(loss, current.loss, GROWN, SHRUNK)
         or _is_outside(packets, current.packets, PACKETS_GROWN, PACKETS_SHRUNK)
@@ -85,9 +139,17 @@ def is_outgrown(current: SegmentPlan, seen: Seen, *, memory_bytes: int | None = 
     )
 
 
-def planned_for(seen: Seen, memory_bytes: int) -> SegmentPlan:
+def planned_for(seen: Seen, memory_bytes: int, sketch: Wanted = AUTO) -> SegmentPlan:
     """The plan for such traffic, with a margin."""
     flows, packets, loss = _expected(seen)
+    if sketch == LEDGER and fits_ledger(flows, packets, loss):
+        return _ledger(
+            memory_bytes,
+            flows=min(MOST_PLANNED_FLOWS, math.ceil(MARGIN * flows)),
+            loss=min(MOST_LEDGER_LOSS * LOSS_ROOM, max(LEAST_LEDGER_LOSS, LOSS_ROOM * loss)),
+            packets=min(MOST_PLANNED_PACKETS, math.ceil(MARGIN * packets)),
+            markers=min(1.0, max(0.0, seen.common_share)),
+        )
     return plan_point(
         memory_bytes,
         flows=min(MOST_PLANNED_FLOWS, math.ceil(MARGIN * flows)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from sojourn.core.errors import UsageError
 from sojourn.core.keys import NAME_RULE, is_name
@@ -20,6 +21,9 @@ SHORTEST_EPOCH_NS, LONGEST_EPOCH_NS = 1_000_000_000, 3_600_000_000_000
 FIRST_MEMORY = 128_000  # what a segment begins with whose traffic is not known yet
 DEFAULT_ERROR, DEFAULT_CONFIDENCE = 0.05, 0.95
 REVERSE = ":reverse"
+Wanted = Literal["auto", "ledger"]
+AUTO: Wanted = "auto"
+LEDGER: Wanted = "ledger"
 _RESERVED = ("measurements", "query")
 
 
@@ -28,7 +32,7 @@ class FleetSegment:
     """A segment from a sender's point to a receiver's; with ``both_directions`` also what goes back between the two.
 
     Its memory is given, or sized for an error and a confidence: then it begins as `FIRST_MEMORY`, and ``planned_bytes``
-    is what planning has found since.
+    is what planning has found since. A ``sketch`` of ledgers is recorded where memory and loss allow.
     """
 
     name: str
@@ -41,6 +45,7 @@ class FleetSegment:
     both_directions: bool = False
     planned_bytes: int = FIRST_MEMORY
     created_ns: int = 0
+    sketch: Wanted = AUTO
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -53,6 +58,10 @@ class FleetSegment:
         if (self.memory_bytes is None) == (self.error is None) or (self.error is None) != (self.confidence is None):
             action = "give --memory, or --error with --confidence"
             raise UsageError("it has a memory, or an error with a confidence", where=self._where, action=action)
+        if self.sketch not in (AUTO, LEDGER):
+            raise UsageError(
+                f"{str(self.sketch)[:40]!r} is no sketch of it", where=self._where, action="use auto or ledger"
+            )
         for name, share in (("error", self.error), ("confidence", self.confidence)):
             if share is not None and not 0.001 <= share <= 0.999:
                 raise UsageError(f"{name} is {share}", where=self._where, action="give 0.1% to 99.9%")
@@ -107,6 +116,11 @@ class Group:
     def memory_bytes(self) -> int:
         """The largest memory that one of its segments needs."""
         return max(segment.size_bytes for segment in self.segments)
+
+    @property
+    def sketch(self) -> Wanted:
+        """A ledger, if one of its segments asks for it."""
+        return LEDGER if any(segment.sketch == LEDGER for segment in self.segments) else AUTO
 
     @property
     def epoch_ns(self) -> int:

@@ -24,6 +24,7 @@ from sojourn.epochs.encoded import encoded
 from sojourn.segments.answer import Interval
 from sojourn.segments.fleet.replanning import Seen, is_outgrown, planned_for, sized_memory
 from sojourn.segments.fleet.runs import align
+from sojourn.segments.fleet.segment import LEDGER
 from sojourn.segments.fleet.stored import read_answer
 from sojourn.segments.plan import SegmentPlan
 from sojourn.server.control.segments import Progress, RecordedGroup, SegmentControl
@@ -229,11 +230,14 @@ class SegmentPlanner(Periodic):
     def _plan_again(self, recorded: RecordedGroup) -> None:
         seen, number, current = self._observer.seen(recorded), recorded.generation.number, recorded.generation.plan
         suited = self._suited.get(number, current)
-        if seen is None or not is_outgrown(suited, seen, memory_bytes=recorded.group.memory_bytes):
+        group = recorded.group
+        if seen is None or not is_outgrown(suited, seen, memory_bytes=group.memory_bytes, sketch=group.sketch):
             return
-        sizes = self._sizes(recorded, seen)
-        memory = max(sizes.get(one.name, one.size_bytes) for one in recorded.group.segments)
-        plan = planned_for(seen, memory)
+        sizes: dict[str, int] = {}
+        plan = planned_for(seen, group.memory_bytes, group.sketch)
+        if plan.name != LEDGER:  # which is sized by its traffic
+            sizes = self._sizes(recorded, seen)
+            plan = planned_for(seen, max(sizes.get(one.name, one.size_bytes) for one in group.segments), group.sketch)
         if not plan.records_otherwise(current):
             self._suited[number] = plan
             return

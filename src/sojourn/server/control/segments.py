@@ -25,8 +25,8 @@ from sqlalchemy import Connection
 from sojourn.core.errors import UsageError
 from sojourn.node.agent.configuration import checked_stream
 from sojourn.segments.fleet.point import Point
-from sojourn.segments.fleet.replanning import first_plan, planned_again
-from sojourn.segments.fleet.segment import FleetSegment, Group, groups_of
+from sojourn.segments.fleet.replanning import first_plan, fits_ledger, planned_again
+from sojourn.segments.fleet.segment import LEDGER, FleetSegment, Group, groups_of
 from sojourn.segments.plan import SegmentPlan
 from sojourn.server.control.assignments import AssignmentStore
 from sojourn.server.door.limits import Limits
@@ -74,7 +74,7 @@ class SegmentControl:
         """Add a segment and have its points recorded; the nodes whose assignments changed."""
         created = replace(segment, created_ns=time.time_ns())
         # It may share a larger plan now, and be alone once the others are removed.
-        first_plan(created.size_bytes)
+        first_plan(created.size_bytes, created.sketch)
         with self._store.transaction(writes=True) as connection:
             if self.segments.find(connection, created.name) is not None:
                 what = f"there is a segment {created.name} already"
@@ -185,13 +185,14 @@ class SegmentControl:
         known = [current[point].generation for point in group.points if point in current]
         needs = {"memory_bytes": group.memory_bytes, "epoch_ns": group.epoch_ns}
         suited = [one for one in known if (one.memory_bytes, one.epoch_ns) == tuple(needs.values())]
+        suited = [one for one in suited if _is_of_kind(one.plan, group)]
         if suited:
             number = Counter(one.number for one in suited).most_common(1)[0][0]
             return next(one for one in suited if one.number == number)
         # What is known of the traffic goes into the next plan: that of the most flows has it all.
         model = max((one.plan for one in known), key=lambda plan: plan.flows, default=None)
         memory = group.memory_bytes
-        plan = first_plan(memory) if model is None else planned_again(model, memory)
+        plan = first_plan(memory, group.sketch) if model is None else planned_again(model, memory, group.sketch)
         return self.segments.begin_generation(connection, plan, now_ns=now_ns, **needs)
 
     def _record(
@@ -229,6 +230,13 @@ class SegmentControl:
     def _withdraw(self, connection: Connection, recording: Recording, now_ns: int) -> None:
         self.segments.change(connection, recording, until_ns=now_ns)
         self._assignments.assign_with(connection, recording.point.node, recording.stream, None)
+
+
+def _is_of_kind(plan: SegmentPlan, group: Group) -> bool:
+    """Whether a plan has a ledger, or none, as its group would have for the same traffic."""
+    if plan.name == LEDGER or group.sketch != LEDGER:
+        return plan.name == group.sketch
+    return bool(plan.packets) and not fits_ledger(plan.flows, plan.packets, plan.loss)
 
 
 def _is_over(

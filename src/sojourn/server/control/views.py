@@ -124,7 +124,7 @@ def _fields(segment: FleetSegment, ends: Mapping[Point, End]) -> dict[str, Any]:
     order: Sequence[EndStatus] = ("failed", "unreachable", "waiting", "running")
     found = [ends.get(point, End("waiting")) for point in segment.points]
     worst = min(found, key=lambda end: order.index(end.state))
-    plain = ("name", "filter", "epoch_ns", "error", "confidence", "both_directions", "created_ns")
+    plain = ("name", "filter", "epoch_ns", "error", "confidence", "both_directions", "created_ns", "sketch")
     return {
         "kind": "fleet",
         "sender": str(segment.sender),

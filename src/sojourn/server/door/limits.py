@@ -77,7 +77,7 @@ class Limits:
     window_memory_bytes: int = 384 << 20  # of that process, 200 MB of which are the interpreter and libraries
     window_workers: int = 2  # such processes; one node has one of them at a time
     assignments: int = 100  # of one node
-    assignment_bytes: int = 64 << 20  # of memory that a stream assigned to a node takes there
+    assignment_bytes: int = 112 << 20  # of memory that a stream assigned to a node takes there
     segments: int = 10_000  # of the whole fleet
     objectives: int = 1_000  # of the whole fleet
     node_points: int = 40  # of one node; each takes two assignments while a new generation takes over

@@ -95,6 +95,10 @@ class Intake:
         """Hand a node's answer, or a part of it, to whoever waits for it; parts keep the order in which they came."""
         if not self.live.is_asked(node, request_id):
             raise HTTPException(404, "nobody waits for that answer")
+        if self.live.is_of_ledger(request_id):
+            if not self.live.answer_of_ledger(node, request_id, body):
+                raise HTTPException(404, "nobody waits for that answer")
+            return
         async with self.desk.turn(f"live {node}"):
             epochs = await self.desk.run(checked_epochs, body, self.limits)
             if any(epoch.node != node for epoch in epochs):

@@ -45,6 +45,8 @@ class LiveReply:
     node: str
     epochs: list[EncodedEpoch] = field(default_factory=list)
     is_whole: bool = False
+    is_of_ledger: bool = False
+    of_ledger: bytes | None = None
     size_bytes: int = 0
     is_closed: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -136,10 +138,19 @@ class LiveDesk:
 
         `seconds` is how long each part is waited for.
         """
+        request = LiveAsked(id=secrets.token_hex(8), streams=list(streams), from_ns=from_ns, to_ns=to_ns)
+        return await self._ask(node, request, seconds)
+
+    async def ask_ledger(self, node: str, stream: str, question: str, seconds: float) -> bytes | None:
+        """What the ledger of a node's stream replies (`segments.fleet.ledgers`); None if nothing comes."""
+        asked = LiveAsked(id=secrets.token_hex(8), streams=[stream], from_ns=0, to_ns=0, ledger=question)
+        reply = await self._ask(node, asked, seconds)
+        return None if reply is None else reply.of_ledger
+
+    async def _ask(self, node: str, request: LiveAsked, seconds: float) -> LiveReply | None:
         if len(self._asked) >= self._most_pending:
             raise ServerError("too many live queries are waiting", action="try again in a few seconds")
-        request = LiveAsked(id=secrets.token_hex(8), streams=list(streams), from_ns=from_ns, to_ns=to_ns)
-        asked = self._asked[request.id] = LiveReply(node)
+        asked = self._asked[request.id] = LiveReply(node, is_of_ledger=request.ledger is not None)
         state = self._nodes.setdefault(node, _Node())
         if self.carrier is not None and not state.waiting and self.carrier.reaches(node):
             self.carrier.carry(node, request, seconds)
@@ -184,6 +195,23 @@ class LiveDesk:
         """Whether somebody waits for (more of) a node's answer."""
         asked = self._asked.get(request_id)
         return asked is not None and asked.node == node and not asked.is_closed
+
+    def is_of_ledger(self, request_id: str) -> bool:
+        """Whether the answer is a ledger's, and no epochs."""
+        asked = self._asked.get(request_id)
+        return asked is not None and asked.is_of_ledger
+
+    def answer_of_ledger(self, node: str, request_id: str, reply: bytes) -> bool:
+        """Hand in what a node's ledger tells; False if nobody waits for it (any more), or it is too much."""
+        together = sum(one.size_bytes for one in self._asked.values()) + len(reply)
+        if not self.is_asked(node, request_id) or together > self._most_together:
+            return False
+        self._hear(node)
+        asked = self._asked[request_id]
+        asked.of_ledger, asked.size_bytes = reply, len(reply)
+        asked.is_whole = asked.is_closed = True
+        asked.changed.set()
+        return True
 
     def answer(self, node: str, request_id: str, epochs: list[EncodedEpoch], *, size_bytes: int, more: bool) -> bool:
         """Hand in a node's epochs, all or a part; False if nobody waits for them (any more)."""

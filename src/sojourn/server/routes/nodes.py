@@ -246,7 +246,8 @@ async def answer_request(
     token: Annotated[Token, nodes],
     more: Annotated[bool, Query(description="whether this is a part, and more of the answer follows")] = False,
 ) -> Response:
-    """A node's answer: snapshots of its open epochs, and closed ones that wait to be sent (a CBOR sequence)."""
+    """A node's answer: snapshots of its open epochs, and closed ones that wait to be sent (a CBOR sequence); or what
+    its ledger was asked for."""
     must_be_node(token, node)
     body = await request.body()
     await _intake(request).answer(node, request_id, body, more=more)

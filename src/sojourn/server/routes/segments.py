@@ -21,7 +21,15 @@ from sojourn.server.control.segments import NoSegmentError
 from sojourn.server.control.views import SegmentViews, measured_detail, measured_row
 from sojourn.server.door.access import admins, everyone, log_action, must_have_role, problems, readers
 from sojourn.server.door.gate import parsed
-from sojourn.server.models import NewSegment, SegmentDetail, SegmentInfo, SegmentQuery, SegmentRanking, SegmentTotals
+from sojourn.server.models import (
+    LostQuery,
+    NewSegment,
+    SegmentDetail,
+    SegmentInfo,
+    SegmentQuery,
+    SegmentRanking,
+    SegmentTotals,
+)
 from sojourn.server.queries.answering import measured_between
 from sojourn.server.queries.query import while_connected
 from sojourn.server.runs.engine import SegmentEngine
@@ -91,6 +99,7 @@ def _segment(body: bytes) -> FleetSegment:
         receiver=parse_point(new.receiver, default="in", filter=new.filter, where="to"),
         epoch_ns=new.epoch_ns,
         both_directions=new.both_directions,
+        sketch=new.sketch,
         **wanted,
     )
 
@@ -151,6 +160,13 @@ async def query_segment(
     """Delay, percentiles and loss of a segment's flows and of all packets, in the form of `sojourn measure`."""
     with request.app.state.telemetry.query_seconds.time():
         return await while_connected(request, _engine(request).answer(name, body))
+
+
+@router.post("/segments/{name}/lost", responses=problems(404))
+async def list_lost(request: Request, name: str, body: LostQuery, _token: Annotated[Token, readers]) -> dict[str, Any]:
+    """The packets that a segment has lost, one by one, as far as its nodes' ledgers tell."""
+    with request.app.state.telemetry.query_seconds.time():
+        return await while_connected(request, _engine(request).lost(name, body))
 
 
 @router.delete("/segments/{name}", status_code=204, response_class=Response, responses=problems(404))

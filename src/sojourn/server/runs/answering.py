@@ -10,9 +10,11 @@ end. Cost: two epochs are decoded and their cells and samples compared for each 
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from sqlalchemy import URL
@@ -31,6 +33,8 @@ from sojourn.segments.fleet.stored import answer_bytes, clock_bytes, read_histor
 from sojourn.store.epochs import EpochStore, read_store
 from sojourn.store.runs import AnsweredRuns, KnownPair, RunRow, RunStore
 
+# How long a sender's ledger is asked for, if its agent does not answer.
+NAMING_NS = 600_000_000_000
 # Places that are looked at in search of common ones: of a pair that has none the rest is given up.
 MOST_PLACES = 4000
 MOST_EPOCHS = 500
@@ -229,7 +233,17 @@ def row_of(answer: RunAnswer, *, size_bytes: int, follows: bool) -> RunRow:
         lead_ns=_lead(answer.kernels),
         clock=clock_bytes(answer),
         data=answer_bytes(answer),
+        **_of_ledger(answer),
     )
+
+
+def _of_ledger(answer: RunAnswer) -> dict[str, Any]:
+    """What ledgers tell of a run, or what the sender's is to be asked, and until when."""
+    if answer.ledger is not None:
+        return {"ledger": answer.ledger.to_bytes()}
+    if answer.naming is not None:
+        return {"ledger": answer.naming.to_bytes(), "naming_until_ns": time.time_ns() + NAMING_NS}
+    return {}
 
 
 def _lead(kernels: Kernels) -> int | None:

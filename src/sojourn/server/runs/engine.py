@@ -22,10 +22,11 @@ from sojourn.segments.fleet.point import Point
 from sojourn.segments.fleet.segment import REVERSE, FleetSegment
 from sojourn.server.control.segments import NoSegmentError
 from sojourn.server.door.limits import Limits
-from sojourn.server.models import SegmentQuery, SegmentRanking
+from sojourn.server.models import LostQuery, SegmentQuery, SegmentRanking
 from sojourn.server.queries.live import LiveDesk, epochs_of
 from sojourn.server.queries.workers import QueryWorkers
 from sojourn.server.runs.delays import segment_delays
+from sojourn.server.runs.lost import answer_lost
 from sojourn.server.runs.measured import answer_measured
 from sojourn.server.runs.questions import SegmentWork, answer_segment
 from sojourn.server.runs.ranking import RankingWork, rank_segments
@@ -78,9 +79,7 @@ class SegmentEngine:
 
     async def answer(self, name: str, query: SegmentQuery) -> dict[str, Any]:
         """The answer in the form of a `SegmentResult`, with what nodes did not tell among its notes."""
-        for text in query.flows:
-            if not isinstance(parse_key(text), TrafficKey):
-                raise UsageError(f"{text[:60]!r} is no flow", where="flows", action="write SRC:PORT > DEST:PORT tcp")
+        _check_flows(query)
         if ">" in name:
             return await self._measured(name, query)
         work = await run_in_threadpool(self._work, name, query)
@@ -89,6 +88,17 @@ class SegmentEngine:
             work, notes = await self._with_current(work)
         found = await self._workers.call(answer_segment, self._store.engine.url, work)
         return {"segment": name, **found, "live": query.live and not notes, "notes": [*notes, *found["notes"]]}
+
+    async def lost(self, name: str, query: LostQuery) -> dict[str, Any]:
+        """The packets that a segment has lost, as `LostResult` gives them."""
+        if ">" in name:
+            raise UsageError(
+                "what MPlane measures has no ledgers", where=f"segment {name}", action="ask without --lost"
+            )
+        about = SegmentQuery(from_ns=query.from_ns, to_ns=query.to_ns, flows=query.flows, live=False)
+        _check_flows(about)
+        work = await run_in_threadpool(self._work, name, about)
+        return await self._workers.call(answer_lost, self._store.engine.url, work, query.most)
 
     async def _measured(self, name: str, query: SegmentQuery) -> dict[str, Any]:
         """The same of a segment that MPlane measures, by its hops."""
@@ -151,6 +161,12 @@ class SegmentEngine:
         silent = sorted({node for node, _ in streams} - replies.keys())
         notes = [f"{', '.join(silent)}: no word about what is not sent yet"] if silent else []
         return replace(work, current=epochs_of(replies)), notes
+
+
+def _check_flows(query: SegmentQuery) -> None:
+    for text in query.flows:
+        if not isinstance(parse_key(text), TrafficKey):
+            raise UsageError(f"{text[:60]!r} is no flow", where="flows", action="write SRC:PORT > DEST:PORT tcp")
 
 
 def _memory(segment: FleetSegment, recordings: Sequence[Recording]) -> int:

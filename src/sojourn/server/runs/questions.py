@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ from sojourn.estimation.posterior.history import History
 from sojourn.segments.answer import Interval
 from sojourn.segments.fleet.answers import RunAnswer, combine
 from sojourn.segments.fleet.clocks import REACH_NS, UNKNOWN, ClockAt
+from sojourn.segments.fleet.ledgers.ranges import Around, exactly
+from sojourn.segments.fleet.ledgers.runs import read_ledger
 from sojourn.segments.fleet.runs import PlacedEpoch, align
 from sojourn.segments.fleet.stored import read_answer
 from sojourn.segments.result import SegmentResult, sketch_result
@@ -45,6 +48,8 @@ from sojourn.store.runs import KnownPair, Pair, RunStore
 
 # Sampled delays of all runs of an answer, by which percentiles are told; of very many runs each has a part of its own.
 MOST_SAMPLED = 1_000_000
+# How long before a range the run before it may have ended, where packets stopped to come in between.
+BEFORE_NS = 10_000_000_000
 # Runs that are answered for a question because nobody has done so before.
 MOST_UNANSWERED = 50
 NOT_YET = "no run between two common markers is complete in the range"
@@ -76,7 +81,7 @@ class SegmentWork:
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class Part:
     """A run of the answer: whether it begins where the one before ends, and what either end sent of it at most."""
 
     follows: bool
@@ -95,24 +100,26 @@ def _answered(url: URL, work: SegmentWork) -> tuple[SegmentResult, dict[str, Any
     """The result, and the map of delays if it was asked for."""
     store = read_store(url)
     runs = RunStore(store)
-    known = _known(runs, work.pairs)
-    parts, later, notes = _parts(store, runs, known, work)
+    known = known_pairs(runs, work.pairs)
+    parts, around, notes = parts_between(store, runs, known, work)
     if not parts:
         action = "; ".join(notes) or _elsewhere(runs, known) or _waiting(runs, known)
         raise InputError(NOT_YET, where=f"segment {work.name}", action=action)
     clocks = followed_clocks(runs, known, [part.answer for part in parts])
     _refuse_swapped(work, parts, clocks)
-    directory = _Directory(store, work.current)
-    foreign = _foreign(directory, work, parts)
+    directory = Directory(store, work.current)
+    foreign = foreign_flows(directory, work, parts)
     groups = list(_grouped(parts, clocks, work.interval_ns)) if work.interval_ns else []
     answers = [part.answer for part in parts]
     gaps = [row for row, part in enumerate(parts) if row and not part.follows]
     how: dict[str, Any] = {"foreign": foreign, "percentiles_of": _wanted(work)}
-    whole = combine(answers, clocks, gaps=gaps, later=later, **how)
+    whole = combine(answers, clocks, gaps=gaps, later=around.later, **how)
+    whole = exactly(whole, answers, clocks, gaps, around)
     intervals = []
     for rows in groups:
-        after = answers[rows.stop] if rows.stop < len(answers) and parts[rows.stop].follows else None
-        intervals.append(combine(answers[rows], clocks[rows], later=after, **how))
+        beside = _around(parts, rows, around)
+        found = combine(answers[rows], clocks[rows], later=beside.later, **how)
+        intervals.append(exactly(found, answers[rows], clocks[rows], (), beside))
     unnamed = list(_unnamed_notes(whole))
     if work.totals_only:
         whole, *intervals = (replace(one, flows=None) for one in (whole, *intervals))
@@ -128,7 +135,7 @@ def _answered(url: URL, work: SegmentWork) -> tuple[SegmentResult, dict[str, Any
         sketch={**result.sketch, "bits_per_packet": sent_bits / max(1, whole.totals.sent)},
         clock=_clock_fields(clocks),
         direction={"sender": work.ends[0], "receiver": work.ends[1], "other_way": 0},
-        covered=_covered(parts),
+        covered=covered_spans(parts),
         warnings=[*_warnings(answers, clocks)],
         notes=[*notes, *_foreign_notes(foreign), *unnamed],
         intervals=[{**one, **_clock_of(clocks[rows])} for one, rows in zip(result.intervals, groups, strict=True)],
@@ -143,7 +150,16 @@ def _wanted(work: SegmentWork) -> UInt64Array | None:
     return np.array([key_id(parse_key(text)) for text in work.flows], np.uint64)
 
 
-def _known(runs: RunStore, pairs: Sequence[Pair]) -> list[KnownPair]:
+def _around(parts: Sequence[Part], rows: slice, whole: Around) -> Around:
+    """The runs beside some that follow each other, as far as those follow, too."""
+    first, after = rows.start, rows.stop
+    earlier = (whole.earlier if not first else parts[first - 1].answer) if parts[first].follows else None
+    if after < len(parts):
+        return Around(earlier, parts[after].answer if parts[after].follows else None)
+    return Around(earlier, whole.later)
+
+
+def known_pairs(runs: RunStore, pairs: Sequence[Pair]) -> list[KnownPair]:
     """The pairs with how far each is answered; those that nobody has looked at yet have numbers below 0."""
     found = {one.pair: one for one in runs.pairs(pairs)}
     return [
@@ -172,24 +188,26 @@ def _waiting(runs: RunStore, known: Sequence[KnownPair]) -> str:
     return f"{traffic}, and that both nodes go by the same pseudonyms, or none"
 
 
-def _parts(
+def parts_between(
     store: EpochStore, runs: RunStore, known: Sequence[KnownPair], work: SegmentWork
-) -> tuple[list[_Part], RunAnswer | None, list[str]]:
-    """The runs of the range, oldest first, the run after them if it is known, and remarks."""
+) -> tuple[list[Part], Around, list[str]]:
+    """The runs of the range, oldest first, those beside them if they are known, and remarks."""
     until_ns = min(work.to_ns, FOREVER_NS - REACH_NS) + REACH_NS
-    found = runs.between([pair.number for pair in known], work.from_ns, until_ns, most=MOST_RUNS)
+    since_ns = max(work.from_ns - BEFORE_NS, 0)
+    found = runs.between([pair.number for pair in known], since_ns, until_ns, most=MOST_RUNS)
     if len(found) > MOST_RUNS:
         raise UsageError(f"more than {MOST_RUNS} runs lie in the range", where="query", action="ask for a shorter one")
-    unanswered = [row for _, row in found if row.reason is not None and row.start_ns <= work.to_ns]
+    failed = [row for _, row in found if row.reason is not None]
+    unanswered = [row for row in failed if row.start_ns <= work.to_ns and row.end_ns >= work.from_ns]
     notes = [f"{plural(len(unanswered), 'run')} without an answer: {unanswered[0].reason}"] if unanswered else []
-    by_pair: dict[int, list[_Part]] = {pair.number: [] for pair in known}
+    by_pair: dict[int, list[Part]] = {pair.number: [] for pair in known}
     each = MOST_SAMPLED // max(len(found), 1)
     is_broken = dict.fromkeys(by_pair, False)
     for number, row in found:
         if row.reason is None:
             answer = read_answer(row.data, row.clock)
-            thinner = replace(answer, sampled=answer.sampled.thinned(each))
-            by_pair[number].append(_Part(row.follows and not is_broken[number], thinner, row.size_bytes))
+            thinner = replace(answer, sampled=answer.sampled.thinned(each), ledger=read_ledger(row.ledger))
+            by_pair[number].append(Part(row.follows and not is_broken[number], thinner, row.size_bytes))
         is_broken[number] = row.reason is not None
     for pair in known:
         # A run that is answered while the question is may be among both, there together with others.
@@ -197,12 +215,16 @@ def _parts(
         current = _current_parts(store, runs, pair, work)
         by_pair[pair.number] += [part for part in current if not _lies_in(_span(part), stored)]
     everything = _chained([by_pair[pair.number] for pair in known])
+    before = list(takewhile(lambda part: part.answer.interval.last_ns < work.from_ns, everything))
+    everything = everything[len(before) :]
     inside = [part for part in everything if part.answer.interval.first_ns <= work.to_ns]
     after = everything[len(inside)] if len(everything) > len(inside) else None
-    return inside, after.answer if after is not None and after.follows else None, notes
+    later = after.answer if after is not None and after.follows else None
+    earlier = before[-1].answer if before and inside and inside[0].follows else None
+    return inside, Around(earlier, later), notes
 
 
-def _span(part: _Part) -> tuple[int, int]:
+def _span(part: Part) -> tuple[int, int]:
     return part.answer.interval.first_ns, part.answer.interval.last_ns
 
 
@@ -210,7 +232,7 @@ def _lies_in(span: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
     return any(first <= span[0] and span[1] <= last for first, last in others)
 
 
-def _current_parts(store: EpochStore, runs: RunStore, pair: KnownPair, work: SegmentWork) -> Iterator[_Part]:
+def _current_parts(store: EpochStore, runs: RunStore, pair: KnownPair, work: SegmentWork) -> Iterator[Part]:
     """Runs of what nodes have not sent, and of what is stored but not answered yet: the latest ones."""
     ends, readers, told = [], [], []
     for place, after in zip(pair.pair.ends, (pair.sent_until, pair.received_until), strict=True):
@@ -233,7 +255,7 @@ def _current_parts(store: EpochStore, runs: RunStore, pair: KnownPair, work: Seg
             answer = answered_run(run, readers[0], readers[1], history if follows else None)
         except SojournError:
             continue
-        yield _Part(follows, answer, run.size_bytes)
+        yield Part(follows, answer, run.size_bytes)
         last, history = run.end(last), History.of(answer.interval.flows)
 
 
@@ -255,9 +277,9 @@ def _ending_alike(
     return chosen
 
 
-def _chained(plans: Sequence[list[_Part]]) -> list[_Part]:
+def _chained(plans: Sequence[list[Part]]) -> list[Part]:
     """The runs of all plans, oldest first, without those that another plan's cover."""
-    chain: list[_Part] = []
+    chain: list[Part] = []
     for parts in sorted(filter(None, plans), key=lambda parts: parts[0].answer.interval.first_ns):
         if not chain:
             chain += parts
@@ -271,7 +293,7 @@ def _chained(plans: Sequence[list[_Part]]) -> list[_Part]:
     return chain
 
 
-def _grouped(parts: Sequence[_Part], clocks: Sequence[ClockAt], interval_ns: int) -> Iterator[slice]:
+def _grouped(parts: Sequence[Part], clocks: Sequence[ClockAt], interval_ns: int) -> Iterator[slice]:
     """Runs that follow each other, as many together as an interval needs.
 
     Those whose delays no clock tells are intervals apart: what is answered of an interval is of all of it. So are those
@@ -291,7 +313,7 @@ def _told_by(clock: ClockAt) -> tuple[bool, int]:
     return clock.tells_delays, clock.set_ns
 
 
-def _refuse_swapped(work: SegmentWork, parts: Sequence[_Part], clocks: Sequence[ClockAt]) -> None:
+def _refuse_swapped(work: SegmentWork, parts: Sequence[Part], clocks: Sequence[ClockAt]) -> None:
     """Refuse a segment whose packets pass the receiver before the sender, by whatever clocks."""
     means = [part.answer.interval.totals.delays.mean for part in parts]
     backward = clocks[0].source == SAME and any(isinstance(mean, Estimate) and mean.high < 0 for mean in means)
@@ -300,7 +322,7 @@ def _refuse_swapped(work: SegmentWork, parts: Sequence[_Part], clocks: Sequence[
         raise InputError(what, where=f"segment {work.name}", action="create it with --from and --to swapped")
 
 
-class _Directory:
+class Directory:
     """Which points have seen which flows, and the flows' keys: as is stored, and as nodes have just told."""
 
     def __init__(self, store: EpochStore, current: Mapping[tuple[str, str], Sequence[bytes]]) -> None:
@@ -328,7 +350,7 @@ def _named(epochs: Iterable[bytes]) -> dict[int, str]:
     return names
 
 
-def _foreign(directory: _Directory, work: SegmentWork, parts: Sequence[_Part]) -> UInt64Array:
+def foreign_flows(directory: Directory, work: SegmentWork, parts: Sequence[Part]) -> UInt64Array:
     """Flows that one of the two points has never seen, and that are not known to be lost."""
     ids = [part.answer.interval.flows.flow_id for part in parts if part.answer.interval.flows is not None]
     every = np.unique(np.concatenate(ids)) if ids else np.empty(0, np.uint64)
@@ -344,7 +366,7 @@ def _foreign(directory: _Directory, work: SegmentWork, parts: Sequence[_Part]) -
     return np.array([flow for flow in aside if flow not in lost], np.uint64)
 
 
-def _flow_keys(directory: _Directory, flows: set[int]) -> dict[int, FlowKey]:
+def _flow_keys(directory: Directory, flows: set[int]) -> dict[int, FlowKey]:
     keys = {flow: parse_key(text) for flow, text in directory.texts(flows).items()}
     return {flow: key for flow, key in keys.items() if isinstance(key, FlowKey)}
 
@@ -352,7 +374,7 @@ def _flow_keys(directory: _Directory, flows: set[int]) -> dict[int, FlowKey]:
 class _KeysOf:
     """The keys of all flows of an answer, from the directory."""
 
-    def __init__(self, directory: _Directory, intervals: Sequence[Interval]) -> None:
+    def __init__(self, directory: Directory, intervals: Sequence[Interval]) -> None:
         ids = {flow for one in intervals if one.flows is not None for flow in one.flows.flow_id.tolist()}
         self._texts = directory.texts(ids)
 
@@ -370,7 +392,7 @@ def _only(interval: Interval, flows: Sequence[str]) -> Interval:
     return replace(interval, flows=interval.flows.at(np.flatnonzero(np.isin(interval.flows.flow_id, asked))))
 
 
-def _covered(parts: Sequence[_Part]) -> list[dict[str, int]]:
+def covered_spans(parts: Sequence[Part]) -> list[dict[str, int]]:
     """The stretches of time that the answer rests on; runs that follow each other are one."""
     spans: list[dict[str, int]] = []
     for part in parts:

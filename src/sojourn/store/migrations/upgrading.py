@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
 
 # The revision that this Sojourn works with: the last in `versions`.
-HEAD = "0008"
+HEAD = "0009"
 # What `schema_version` of an earlier Sojourn may say, which has no revisions; a later one makes that refuse to go on.
 FIRST_VERSION = 1
 # Of all that have one database in common, one upgrades it at a time ("sojourn" in ASCII).

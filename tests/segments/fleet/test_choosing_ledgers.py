@@ -1,0 +1,71 @@
+"""Where points keep ledgers: if a segment asks for it, and as long as memory and loss allow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sojourn.core.errors import UsageError
+from sojourn.node.agent.configuration import checked_stream
+from sojourn.segments.fleet.point import parse_point
+from sojourn.segments.fleet.replanning import Seen, first_plan, is_outgrown, planned_again, planned_for, replanned
+from sojourn.segments.fleet.segment import AUTO, FIRST_MEMORY, LEDGER, FleetSegment, groups_of
+from sojourn.segments.plan import SegmentPlan
+
+TRAFFIC: dict[str, Any] = {"flows": 200, "packets": 50_000, "loss": 0.01}
+STREAM_BYTES = 112 << 20  # what a query unit assigns at most
+
+
+def plan_of(**changes: Any) -> SegmentPlan:
+    return planned_for(Seen(**{**TRAFFIC, **changes}), FIRST_MEMORY, LEDGER)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [({}, LEDGER), ({"loss": 0.12}, AUTO), ({"flows": 10_000}, AUTO), ({"packets": 2_000_000, "flows": 20_000}, AUTO)],
+)
+def test_a_ledger_is_planned_where_memory_and_loss_allow(changes: dict[str, Any], kind: str) -> None:
+    assert plan_of(**changes).name == kind
+    assert planned_for(Seen(**{**TRAFFIC, **changes}), FIRST_MEMORY).name == AUTO
+
+
+@pytest.mark.parametrize("packets", [1000, 50_000, 600_000])
+def test_what_is_planned_fits_an_agent(packets: int) -> None:
+    plan = plan_of(packets=packets, flows=packets // 20)
+    table = parse_point("a:eth0", default="out").table(plan, 5_000_000_000)
+    found = checked_stream("point:eth0:out:g1", table, where="test", most_bytes=STREAM_BYTES)
+    assert found.plan == plan
+    assert plan.ledger >= 2 * packets
+    with pytest.raises(UsageError, match="of memory, the limit is"):
+        checked_stream("point:eth0:out:g1", table, where="test", most_bytes=plan.ledger * 24)
+
+
+def test_a_plan_stays_while_loss_is_about_at_the_limit() -> None:
+    with_ledger, without = plan_of(loss=0.09), plan_of(loss=0.12)
+    for plan in (with_ledger, without):
+        for loss in (0.09, 0.1, 0.11):
+            seen = Seen(**{**TRAFFIC, "loss": loss})
+            following = replanned(plan, seen, memory_bytes=FIRST_MEMORY, sketch=LEDGER)
+            assert following is None or following.name == plan.name, loss
+    assert is_outgrown(with_ledger, Seen(**{**TRAFFIC, "loss": 0.2}), sketch=LEDGER)
+    assert is_outgrown(without, Seen(**{**TRAFFIC, "loss": 0.05}), sketch=LEDGER)
+
+
+def test_a_plan_goes_over_from_one_sketch_to_the_other() -> None:
+    first = first_plan(FIRST_MEMORY, LEDGER)
+    assert first.name == LEDGER
+    assert planned_again(first, FIRST_MEMORY).name == AUTO
+    assert planned_again(first_plan(FIRST_MEMORY), FIRST_MEMORY, LEDGER).name == LEDGER
+    assert planned_again(plan_of(loss=0.2), FIRST_MEMORY, LEDGER).name == AUTO
+
+
+def test_one_segment_that_asks_for_a_ledger_gives_it_to_its_group() -> None:
+    ends = [parse_point(text, default="out") for text in ("a:eth0", "b:eth0:in", "c:eth0:in")]
+    how: dict[str, Any] = {"memory_bytes": 64_000}
+    one = FleetSegment(name="ab", sender=ends[0], receiver=ends[1], **how)
+    other = FleetSegment(name="ac", sender=ends[0], receiver=ends[2], sketch=LEDGER, **how)
+    assert [group.sketch for group in groups_of([one, other])] == [LEDGER]
+    assert [group.sketch for group in groups_of([one])] == [AUTO]
+    with pytest.raises(UsageError, match="is no sketch of it"):
+        FleetSegment(name="ad", sender=ends[0], receiver=ends[1], sketch="lda", **how)  # type: ignore[arg-type]
