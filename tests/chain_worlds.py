@@ -88,6 +88,7 @@ def watched(
     clocks: Mapping[str, ClockFault] | None = None,
     settings: Mapping[str, Mapping[str, str]] | None = None,
     absent: tuple[str, ...] = (),
+    sketch: str = "auto",
 ) -> Iterator[Watch]:
     """Services, a query unit, agents on all machines and tcpdump on all interfaces; segments of both directions.
 
@@ -99,7 +100,8 @@ def watched(
         watch = Watch(chain, fleet, folder, stack=stack)
         with fleet.client() as client:
             for name in segments:
-                client.create_segment(name, *SEGMENTS[name], epoch_ns=epoch_ns, both_directions=True)
+                how = {"epoch_ns": epoch_ns, "both_directions": True, "sketch": sketch}
+                client.create_segment(name, *SEGMENTS[name], **how)  # type: ignore[arg-type]
         for machine in chain.machines:
             fault = (clocks or {}).get(machine.name)
             how = {} if fault is None else {"program": fault.program}

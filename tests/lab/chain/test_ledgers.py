@@ -1,0 +1,172 @@
+"""Segments with ledgers beside captures on the same interfaces: every lost packet, and every mean to the nanosecond."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chain_worlds import SECOND, STAMPS_NS, Truth, Watch, flows_of, watched
+from sojourn.core.arrays import BoolArray
+from sojourn.core.errors import ServerError
+from sojourn.core.keys import key_id, parse_key
+from sojourn.lab.chain.forwarder import Disturbance
+from sojourn.lab.chain.load import Load, run_load
+from sojourn.lab.chain.network import Chain, three_machines
+from sojourn.segments.fleet.ledgers.lost import LostResult
+from sojourn.segments.fleet.ledgers.naming import REACH_NS
+from sojourn.segments.result import SegmentResult
+from waiting import eventually
+
+EPOCH_NS = 5 * SECOND
+LOAD_SECONDS, COVERED_SECONDS, LEAST_COVERED_SECONDS = 25, 15, 8
+pytestmark = [
+    pytest.mark.xdist_group("live"),
+    pytest.mark.skipif(
+        os.geteuid() != 0 and not os.environ.get("CI"),
+        reason="NETWORK NAMESPACES ARE NOT TESTED: they need root",
+    ),
+]
+LATE = {"late": 0.05, "late_ns": 50_000_000}
+CASES = {
+    "nothing": Disturbance(delay_ns=5_000_000),
+    "1 %": Disturbance(delay_ns=5_000_000, loss=0.01),
+    "0.1 %": Disturbance(delay_ns=5_000_000, loss=0.001),
+    "5 %": Disturbance(delay_ns=5_000_000, loss=0.05),
+    "1 % in bursts": Disturbance(delay_ns=5_000_000, loss=0.01, burst=5.0),
+    "1 %, late": Disturbance(delay_ns=5_000_000, loss=0.01, **LATE),
+    "1 %, doubled": Disturbance(delay_ns=5_000_000, loss=0.01, doubled=0.01),
+}
+IN_CI = ("1 %", "1 %, late")
+
+
+SENDER = """
+import socket, sys, time
+one, until, number = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), time.monotonic() + float(sys.argv[2]), 0
+while time.monotonic() < until:
+    one.sendto(number.to_bytes(400), (sys.argv[1], 9))
+    number += 1
+    time.sleep(0.008)
+"""
+
+
+def run_traffic(chain: Chain, seconds: int) -> None:
+    """TCP, MQTT and HTTP, and datagrams; iperf3's give up if the one that they greet with is lost."""
+    load = Load(seconds=seconds, streams=1, stream_rate=1_000_000, datagram_rate=0, publishers=10, fetchers=2)
+    with chain.source.start(sys.executable, "-c", SENDER, chain.sink.address, str(seconds)):
+        run_load(chain, load)
+
+
+def named(watch: Watch, until_ns: int) -> LostResult:
+    """The lost packets once ledgers tell of all runs up to a time."""
+    watch.settle("path", until_ns)
+    found: list[LostResult] = []
+
+    def is_told() -> bool:
+        with watch.fleet.client() as client:
+            try:
+                found[:] = [client.lost_packets("path", 0, until_ns)]
+            except ServerError:  # nothing is told yet
+                return False
+        longest = max(span["to_ns"] - span["from_ns"] for span in found[0].covered)
+        return longest >= LEAST_COVERED_SECONDS * SECOND
+
+    eventually(is_told, lambda: f"ledgers tell only of {found and found[0].covered}", pause=1.0)
+    return found[0]
+
+
+def longest_of(lost: LostResult) -> dict[str, int]:
+    """The longest stretch of time that ledgers tell of."""
+    return dict(max(lost.covered, key=lambda span: span["to_ns"] - span["from_ns"]))
+
+
+def sent_at(lost: LostResult) -> Counter[tuple[int, int]]:
+    """Lost packets by their flows and times."""
+    rows = [row for row in lost if row["src_ip"] is not None]
+    texts = [f"{r['src_ip']}:{r['src_port']} > {r['dest_ip']}:{r['dest_port']} {r['protocol']}" for r in rows]
+    return Counter((key_id(parse_key(text)), row["time_ns"]) for text, row in zip(texts, rows, strict=True))
+
+
+def lost_of(truth: Truth, chosen: BoolArray) -> Counter[tuple[int, int]]:
+    gone = chosen & (truth.delay_ns < 0)
+    return Counter(zip(truth.sent.flow_id[gone].tolist(), truth.sent.time_ns[gone].tolist(), strict=True))
+
+
+def check_lost(lost: LostResult, truth: Truth) -> None:
+    """Hold the list against the captures: all of it away from open ends, where packets may be late."""
+    longest = longest_of(lost)
+    inner = {"from_ns": longest["from_ns"] + REACH_NS + 1, "to_ns": longest["to_ns"] - REACH_NS - 1}
+    found = sent_at(lost)
+    inside = Counter({one: n for one, n in found.items() if inner["from_ns"] <= one[1] <= inner["to_ns"]})
+    assert inside == lost_of(truth, truth.within([inner]))
+
+
+def check_means(result: SegmentResult, truth: Truth, *, in_order: bool) -> None:
+    """Of datagrams capture and agent have the same stamps; TCP that comes in is stamped for each socket anew."""
+    chosen = truth.within(result.covered)
+    rows = [row for row in flows_of(result) if row["method"] == "ledger"]
+    assert len(rows) >= 0.9 * len(flows_of(result)) > 5
+    for row in rows:
+        delays = truth.of_flow(row, chosen)
+        arrived = delays[delays >= 0]
+        assert (row["packets"], row["lost"]) == (len(delays), np.count_nonzero(delays < 0)), row
+        if in_order and len(arrived):
+            away_ns = abs(row["mean_ns"] + result.clock["offset_ns"] - arrived.mean())
+            assert away_ns <= (1 if row["protocol"] == "udp" else STAMPS_NS), row
+
+
+@pytest.mark.parametrize("name", [*IN_CI, *(pytest.param(n, marks=pytest.mark.long) for n in CASES if n not in IN_CI)])
+def test_lost_packets_and_means_are_those_of_the_captures(name: str, tmp_path: Path) -> None:
+    disturbance = CASES[name]
+    with (
+        three_machines(disturbance=disturbance) as chain,
+        watched(chain, tmp_path, segments=("path",), epoch_ns=EPOCH_NS, sketch="ledger") as watch,
+    ):
+        begun_ns = time.time_ns()
+        run_traffic(chain, LOAD_SECONDS)
+        lost = named(watch, begun_ns + COVERED_SECONDS * SECOND)
+        longest = longest_of(lost)
+        result = watch.ask("path", from_ns=longest["from_ns"], to_ns=longest["to_ns"])
+        assert [dump.finish() for dump in watch.dumps] == [0, 0, 0, 0]
+        truth = watch.truth("path")
+    check_lost(lost, truth)
+    check_means(result, truth, in_order=not disturbance.late and not disturbance.doubled)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("crashed", ["source", "sink", "query unit"])
+def test_a_crash_leaves_a_gap_and_no_wrong_name(crashed: str, tmp_path: Path) -> None:
+    """What an agent's ledger had is lost with it: runs that nobody names are answered by the sample, and say so."""
+    with (
+        three_machines(disturbance=CASES["1 %"]) as chain,
+        watched(chain, tmp_path, segments=("path",), epoch_ns=EPOCH_NS, sketch="ledger") as watch,
+    ):
+        process = watch.fleet if crashed == "query unit" else watch.agents[crashed]
+
+        def crash() -> None:
+            process.kill()
+            process.start()
+
+        begun_ns = time.time_ns()
+        timer = threading.Timer(17, crash)
+        timer.start()
+        run_traffic(chain, 45)
+        timer.join()
+        result = watch.settle("path", begun_ns + 35 * SECOND)
+        time.sleep(5)
+        result = watch.ask("path")
+        with watch.fleet.client() as client:
+            lost = client.lost_packets("path", 0)
+        assert [dump.finish() for dump in watch.dumps] == [0, 0, 0, 0]
+        truth = watch.truth("path")
+    truth.check(result)
+    true = lost_of(truth, truth.within([{"from_ns": 0, "to_ns": 2**62}]))
+    sure = LostResult.from_dict({**lost.to_dict(), "packets": [row for row in lost if not row["doubtful"]]})
+    assert not sent_at(sure) - true
+    assert len(sent_at(sure)) > 10
