@@ -106,7 +106,7 @@ def captures(shared_data: Path) -> tuple[str, str]:
     ("options", "message"),
     [
         ({"method": "foo"}, "measure: method cannot be 'foo'; choose of joint, literal"),
-        ({"sketch": "foo"}, "measure: sketch cannot be 'foo'; choose of auto, lds, colate, sample, lda, exact"),
+        ({"sketch": "foo"}, "measure: sketch cannot be 'foo'; choose of auto, lds, colate, sample, lda, ledger, exact"),
         ({"skech": "lds"}, "measure: there is no parameter skech; did you mean sketch?"),
         ({"confidence": 2}, "measure: confidence is that of an error; give both"),
         ({"error": "5%", "confidence": 2}, "error: 0.05 at 2; give shares between 0 and 1, such as 5%"),

@@ -138,6 +138,7 @@ OF_OTHERS = [
     "/metrics",
     "/metrics/fleet",
     "/api/v1/readings",
+    "/api/v1/topologies",
 ]
 
 
@@ -162,7 +163,7 @@ def test_nothing_else_is_shown_to_a_viewer_of_a_tag(unit: Unit) -> None:
     for name, place in {**names, "packets/1/0": "packets/{origin}/{sequence}"}.items():
         listed = {path.replace(name, place) for path in listed}
     of_nodes = {"/api/v1/nodes/{node}/assignments", "/api/v1/nodes/{node}/requests"}
-    of_all = {"/api/v1/segments/{name}", "/api/v1/objectives/{name}"}
+    of_all = {"/api/v1/segments/{name}", "/api/v1/objectives/{name}", "/api/v1/topologies/{name}"}
     assert reading == listed | filtered | of_nodes | of_all | {"/health", "/health/live", "/health/ready"}
 
 
