@@ -162,12 +162,30 @@ def test_epochs_in_many_stacks_are_decoded_as_in_one(field: str, sizes: tuple[in
     """A triangle stands for the equations of stacks that are let go; both are products of the same columns."""
     sketches, ids = arrays_of_ids(40, sizes)
     whole = decode_amounts(sketches, ids, field=field)
-    for module in (joint, work_memory):
-        monkeypatch.setattr(module, "MOST_STACKED", 7)
+    monkeypatch.setattr(work_memory, "MOST_STACKED", 7)
     parts = decode_amounts(sketches, ids, field=field)
     for name in ("total", "total_covariance", "by_epoch", "deviation", "rate", "by_rate"):
         found, expected = getattr(parts, name), getattr(whole, name)
         assert np.allclose(found, expected, rtol=1e-6, atol=1e-9 * np.abs(expected).max()), name
+
+
+@pytest.mark.parametrize("field", ["sum", "count"])
+def test_large_arrays_are_decoded_by_the_buckets_that_instances_name(field: str, monkeypatch) -> None:
+    """As by all of their buckets: κ is learned from fewer, so that intervals differ a little."""
+    sketches, ids = arrays_of_ids(3, (300,))
+    few = decode_amounts(sketches, ids, field=field)
+    monkeypatch.setattr(work_memory, "MANY_BUCKETS", 300)
+    whole = decode_amounts(sketches, ids, field=field)
+    assert few.is_complete
+    assert whole.is_complete
+    assert np.allclose(few.total, whole.total, rtol=0.02, atol=0.002 * whole.total.max())
+    assert np.allclose(few.deviation, whole.deviation, rtol=0.3, atol=0.01 * whole.deviation.max())
+
+
+def test_unlisted_instances_are_noticed_in_large_arrays() -> None:
+    """Also where most of them are in buckets that nobody else names."""
+    sketches, ids = arrays_of_ids(3, (300,))
+    assert not decode_amounts(sketches, ids[:-6], field="count").is_complete
 
 
 def test_predictions_of_stacked_epochs_are_those_of_each() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from iotm_worlds import message_world
 from sojourn.core.estimates import Estimate, Reason
-from sojourn.estimation.buckets import joint, rtt, work_memory
+from sojourn.estimation.buckets import work_memory
 from sojourn.estimation.buckets.rtt import estimate_round_trips
 from sojourn.papers.iotm.rtt_buckets import RttRecorder, rtt_parameters
 
@@ -74,8 +74,7 @@ def test_epochs_in_many_stacks_are_decoded_as_in_one(monkeypatch) -> None:
         made = recorder.record(world.sent, world.acknowledged) + recorder.finish()
         epochs += made[part::2]
     whole = estimate_round_trips(epochs, world.ids)
-    for module in (joint, rtt, work_memory):
-        monkeypatch.setattr(module, "MOST_STACKED", 7)
+    monkeypatch.setattr(work_memory, "MOST_STACKED", 7)
     parts = estimate_round_trips(epochs, world.ids)
     known = [place for place, answer in enumerate(whole) if isinstance(answer, Estimate)]
     assert [place for place, answer in enumerate(parts) if isinstance(answer, Estimate)] == known

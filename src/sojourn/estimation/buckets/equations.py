@@ -19,10 +19,14 @@ from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import kernel
+from sojourn.estimation.buckets.work_memory import is_large
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters, shared_steps
 
 METHOD = "iotm joint"
 MOST_SHARES = 1 << 24
+# What the buckets of large arrays hold that no listed instance names is added up in so many groups: enough to notice
+# instances that are not listed.
+UNNAMED_GROUPS = 32
 # Turns whose remainders are told apart by how many measurements there are; of more, all remainders count as alike.
 MOST_TURNS = 16
 
@@ -58,14 +62,65 @@ def by_chance(parameters: BucketArrayParameters, instance_id: UInt64Array) -> Fl
 
 
 @dataclass(frozen=True, eq=False)
+class Rows:
+    """Which buckets the equations of an epoch are about: each for itself (`single`), the others in sums (`groups`)."""
+
+    single: Int64Array
+    groups: list[Int64Array]
+    place: Int64Array  # of each bucket, its row; only those of single ones count
+
+    @classmethod
+    def of(cls, target: Int64Array, buckets: int, least: int) -> Rows:
+        """Those that instances name, and as many others as make `least`, in all of which nothing is expected."""
+        named = np.zeros(buckets, np.bool_)
+        named[target.ravel()] = True
+        order = np.argsort(~named, kind="stable")
+        single, others = order[:least], order[least:]
+        groups = [group for group in np.array_split(others, UNNAMED_GROUPS) if len(group)]
+        place = np.zeros(buckets, np.int64)
+        place[single] = np.arange(len(single))
+        return cls(single, groups, place)
+
+    def __len__(self) -> int:
+        return len(self.single) + len(self.groups)
+
+    @property
+    def sizes(self) -> FloatArray:
+        """How many buckets each row is of."""
+        return np.array([1] * len(self.single) + [len(group) for group in self.groups], np.float64)
+
+    def summed(self, held: FloatArray) -> FloatArray:
+        """What each row holds of a column of buckets."""
+        return np.append(held[self.single], [held[group].sum() for group in self.groups])
+
+
+def rows_of(every: Sequence[BucketArrayParameters], instance_id: UInt64Array) -> list[Rows]:
+    """The rows of each epoch's equations, equally many where buckets are: all buckets where they are not many."""
+    targets = [bucket_matrix(instance_id, p.function_salts, np.uint64(p.buckets)) for p in every]
+    named: dict[int, int] = {}
+    for p, target in zip(every, targets, strict=True):
+        least = len(np.unique(target)) if is_large(p.buckets) else p.buckets
+        named[p.buckets] = max(named.get(p.buckets, 0), least)
+    return [Rows.of(target, p.buckets, named[p.buckets]) for p, target in zip(every, targets, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
 class EpochEquations:
-    """One epoch's equations; ``held`` is less the remainders expected, ``remainders`` the covariance of those."""
+    """One epoch's equations; ``held`` is less the remainders expected, ``remainders`` the covariance of those.
+
+    Each is of a bucket, or of the sum of some that no listed instance names: ``sizes`` says how many.
+    """
 
     held: FloatArray
     shares: FloatArray
     weight: float
     chance: FloatArray
     remainders: FloatArray
+    rows: Rows
+
+    @property
+    def sizes(self) -> FloatArray:
+        return self.rows.sizes
 
 
 class EquationStack:
@@ -77,6 +132,7 @@ class EquationStack:
         self.chance = np.array([epoch.chance for epoch in epochs])
         self.remainders = np.array([epoch.remainders for epoch in epochs])
         self.shares = np.array([epoch.shares for epoch in epochs])
+        self.sizes = np.array([epoch.sizes for epoch in epochs])
 
     @property
     def columns(self) -> FloatArray:
@@ -149,15 +205,17 @@ def equations_of(
     # Epochs last as long as their measurements say; changes beyond that are for ω.
     recorded = np.array([max(sketch.recorded, 1) for sketch in sketches], np.float64)
     epochs = []
-    for sketch, weight in zip(sketches, recorded / recorded.mean(), strict=True):
+    every = rows_of([sketch.parameters for sketch in sketches], instance_id)
+    for sketch, rows, weight in zip(sketches, every, recorded / recorded.mean(), strict=True):
         p = sketch.parameters
-        shares, chance = shares_of(p, instance_id), by_chance(p, instance_id)
+        shares, chance = np.zeros((len(rows), len(instance_id))), by_chance(p, instance_id)
+        shares[: len(rows.single)] = shares_of(p, instance_id)[rows.single]
         # Values that differ are scattered as if by chance; a turn's remainder may be of any size then.
         in_turn = chance == 0 if of_ones else np.zeros(len(instance_id), np.bool_)
-        expected, covariance = _remainders(p, instance_id[in_turn], None)
+        expected, covariance = _remainders(p, instance_id[in_turn], None, rows)
         _add_rounds(p, shares, covariance)
-        held = sketch.column(field).astype(np.float64) - expected
-        epochs.append(EpochEquations(held, shares, float(weight), chance, covariance))
+        held = rows.summed(sketch.column(field).astype(np.float64)) - expected
+        epochs.append(EpochEquations(held, shares, float(weight), chance, covariance, rows))
     return epochs
 
 
@@ -172,9 +230,10 @@ def with_remainders(
     found = []
     for epoch, sketch in zip(epochs, sketches, strict=True):
         in_turn = epoch.chance == 0
-        expected, covariance = _remainders(sketch.parameters, instance_id[in_turn], epoch.weight * rate[in_turn])
+        amount, rows = epoch.weight * rate[in_turn], epoch.rows
+        expected, covariance = _remainders(sketch.parameters, instance_id[in_turn], amount, rows)
         _add_rounds(sketch.parameters, epoch.shares, covariance)
-        held = sketch.column(field).astype(np.float64) - expected
+        held = rows.summed(sketch.column(field).astype(np.float64)) - expected
         found.append(replace(epoch, held=held, remainders=covariance))
     return found
 
@@ -186,9 +245,9 @@ def _add_rounds(p: BucketArrayParameters, shares: FloatArray, covariance: FloatA
 
 
 def _remainders(
-    p: BucketArrayParameters, in_turn: UInt64Array, amount: FloatArray | None
+    p: BucketArrayParameters, in_turn: UInt64Array, amount: FloatArray | None, rows: Rows
 ) -> tuple[FloatArray, FloatArray]:
-    """What turns leave over in buckets: its mean and covariance.
+    """What turns leave over in buckets: its mean and covariance, row by row.
 
     Turns begin with the first hash function, so a remainder of r measurements goes to the first r of m.
     """
@@ -197,8 +256,8 @@ def _remainders(
     known = np.full(len(in_turn), len(mean) - 1)
     if amount is not None and len(mean) > 1:
         known = np.searchsorted(_amounts_of_turns(m), amount)
-    target = bucket_matrix(in_turn, p.function_salts, np.uint64(p.buckets))
-    of_bucket, of_pair = np.zeros(p.buckets), np.zeros((p.buckets, p.buckets))
+    target = rows.place[bucket_matrix(in_turn, p.function_salts, np.uint64(p.buckets))]
+    of_bucket, of_pair = np.zeros(len(rows)), np.zeros((len(rows), len(rows)))
     _add_remainders(target, known, mean, covariance, of_bucket, of_pair)
     return of_bucket, of_pair
 

@@ -40,7 +40,7 @@ from sojourn.estimation.buckets.equations import (
     whitened,
     with_remainders,
 )
-from sojourn.estimation.buckets.work_memory import MOST_STACKED, StackedRows, stacked
+from sojourn.estimation.buckets.work_memory import StackedRows, are_kept, is_large, most_learned, stacked
 from sojourn.sketches.bucket_array import BucketArray
 
 METHOD_INCOMPLETE = "iotm joint, list incomplete"
@@ -62,9 +62,9 @@ SPARE_OF_COUNTS, SPARE_OF_VALUES = 1, 5
 INCOMPLETE_BY_COUNTS, INCOMPLETE_BY_VALUES = 4.0, 12.0
 # Beyond that: by so much for each bucket, or a rate of the unlisted of so many deviations.
 FALL_EACH, SIGNIFICANT = 0.05, 3.0
+# Where κ is looked for, by its logarithm over a first guess; and how far from that of the pass before.
+LOG_KAPPA, NEAR = (-6.0, 6.0), 1.5
 CHANGES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.6, 1.0, 1.7, 3.0)
-# Epochs that tell how measurements vary: more of them cost time and say no more.
-MOST_LEARNED = 100
 # Measurements that come at once: the TCP and the MQTT acknowledgement of one message are two.
 BUNCHES = (1.0, 2.0, 4.0, 8.0)
 
@@ -138,7 +138,7 @@ class _Model:
         epochs = [
             replace(
                 epoch,
-                shares=np.column_stack([epoch.shares, np.full(len(epoch.held), 1 / len(epoch.held))]),
+                shares=np.column_stack([epoch.shares, epoch.sizes / epoch.sizes.sum()]),
                 chance=np.append(epoch.chance, 1.0),
             )
             for epoch in self.epochs
@@ -149,11 +149,17 @@ class _Model:
         model.own_kappa = np.append(self.own_kappa, np.nan)
         return model
 
+    @property
+    def is_large(self) -> bool:
+        """Whether a solution takes long."""
+        return any(is_large(len(epoch.rows.place)) for epoch in self.epochs)
+
     def thinned(self) -> _Model:
-        """The model of `MOST_LEARNED` epochs, evenly spaced, where there are more."""
-        if len(self.epochs) <= MOST_LEARNED:
+        """The model of as many epochs, evenly spaced, as scales are learned from, where there are more."""
+        most = min(most_learned(len(epoch.rows.place), len(epoch.held)) for epoch in self.epochs)
+        if len(self.epochs) <= most:
             return self
-        chosen = np.linspace(0, len(self.epochs) - 1, MOST_LEARNED).astype(int)
+        chosen = np.linspace(0, len(self.epochs) - 1, most).astype(int)
         return self.with_epochs([self.epochs[e] for e in chosen])
 
     def with_epochs(self, epochs: list[EpochEquations]) -> _Model:
@@ -176,8 +182,8 @@ class _Model:
 
     def stacks(self) -> Iterator[tuple[Int64Array, EquationStack]]:
         """All epochs by stacks, with their places; kept where they are few, else made one after the other."""
+        kept = are_kept([len(epoch.held) for epoch in self.epochs])
         for i, places in enumerate(self._places):
-            kept = len(self.epochs) <= MOST_STACKED
             yield places, self._kept[i] if kept else EquationStack([self.epochs[e] for e in places])
 
     def normal_equations(self, rate: FloatArray, scales: Scales) -> tuple[FloatArray, FloatArray, float]:
@@ -210,10 +216,11 @@ class _Model:
         scattered = self._dispersed(amount, scales) * chance
         found = scales.kappa**2 * stack.remainders
         found += stack.summed_squares(self.changes(rate, stack, scales) - scattered)
-        slack = SLACK * np.maximum(1.0, stack.of_buckets(amount * chance).mean(axis=1))
-        unlisted = (scales.unlisted * stack.held.mean(axis=1)) ** 2
+        buckets = stack.sizes.sum(axis=1)
+        slack = SLACK * np.maximum(1.0, stack.of_buckets(amount * chance).sum(axis=1) / buckets)
+        unlisted = (scales.unlisted * stack.held.sum(axis=1) / buckets) ** 2
         diagonal = np.arange(stack.held.shape[1])
-        found[:, diagonal, diagonal] += stack.of_buckets(scattered) + (slack + unlisted)[:, None]
+        found[:, diagonal, diagonal] += stack.of_buckets(scattered) + (slack + unlisted)[:, None] * stack.sizes
         return found
 
     def solve(self, rate: FloatArray, scales: Scales) -> FloatArray:
@@ -280,14 +287,17 @@ def decode_amounts(
     if not of_ones:  # E[v²]/E[v] as if values were exponential, where few buckets can tell
         total = sum(float(np.abs(s.column(field)).sum()) for s in sketches)
         guess = max(2 * total / max(sum(s.recorded for s in sketches), 1), 1e-9)
-    scales = Scales(guess)
+    scales, near = Scales(guess), None
     for _ in range(PASSES):
         rate = model.solve(rate, scales)
         model.widen(rate)
-        _find_bursts(model, rate, scales)
+        learned = model.thinned() if model.is_large else model
+        _find_bursts(learned, rate, scales)
+        model.own_kappa = learned.own_kappa
         if of_ones:
             model = model.with_epochs(with_remainders(model.epochs, sketches, instance_id, field, rate))
-        scales = _fit(model.thinned(), rate, guess)
+        scales = _fit(model.thinned(), rate, guess, near=near)
+        near = scales if model.is_large else None
     for _ in range(PASSES):
         rate = model.solve(rate, scales)
     if not is_complete:
@@ -371,12 +381,17 @@ def _solved(model: _Model, rate: FloatArray, scales: Scales) -> tuple[float, Flo
     return model.misfit(found, scales), found, scales
 
 
-def _fit(model: _Model, rate: FloatArray, guess: float, *, unlisted: float = 0.0) -> Scales:
+def _fit(model: _Model, rate: FloatArray, guess: float, *, unlisted: float = 0.0, near: Scales | None = None) -> Scales:
     """The scales of the highest likelihood; κ is 1 for counts, ω is 0 in a single epoch, ρ is free only where packets'
-    numbers choose."""
+    numbers choose. They are looked for near those of the pass before, if these are given."""
     from scipy.optimize import minimize_scalar
 
-    changes = CHANGES if len(model.epochs) > 1 else (0.0,)
+    changes: tuple[float, ...] = CHANGES if len(model.epochs) > 1 else (0.0,)
+    lowest, highest = LOG_KAPPA
+    if near is not None:
+        at, log_kappa = CHANGES.index(near.change), math.log(near.kappa / guess)
+        changes = changes[max(at - 1, 0) : at + 2]
+        lowest, highest = max(lowest, log_kappa - NEAR), min(highest, log_kappa + NEAR)
     if model.single_values:
         chances = EVENNESS if model.by_number and model.degrees >= 5 else (1.0,)
         choices = [Scales(1.0, change, chance, unlisted) for change in changes for chance in chances]
@@ -392,7 +407,7 @@ def _fit(model: _Model, rate: FloatArray, guess: float, *, unlisted: float = 0.0
     for change in changes:
         found = minimize_scalar(
             lambda log_kappa, change=change: model.misfit(rate, scales_of(log_kappa, change)),
-            bounds=(-6.0, 6.0),
+            bounds=(lowest, highest),
             method="bounded",
             options={"xatol": 0.05},
         )

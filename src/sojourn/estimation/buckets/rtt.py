@@ -27,15 +27,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered, student_95
 from sojourn.estimation.buckets.equations import METHOD, by_chance, shares_of, summed_squares, whitened
-from sojourn.estimation.buckets.joint import METHOD_INCOMPLETE, MOST_LEARNED, Amounts, decode_amounts
-from sojourn.estimation.buckets.work_memory import MOST_STACKED, stacked
+from sojourn.estimation.buckets.joint import METHOD_INCOMPLETE, Amounts, decode_amounts
+from sojourn.estimation.buckets.work_memory import are_kept, is_large, most_learned, stacked
 from sojourn.sketches.bucket_array import BucketArray
 
 PASSES = 3
@@ -141,7 +141,7 @@ class _Stack:
     buckets × flows; of buckets that are not ``usable`` they are 0. ``scattered`` is the variance of a flow's packets
     from bucket to bucket, over its share of each; ``common`` that of all its packets, which its buckets share.
     ``unlisted`` is the variance of what the last, which stands for all that are not listed, sends into each bucket;
-    ``sent`` is what each flow sent in all of the epoch.
+    ``sent`` is what each flow sent in all of the epoch, which had so many ``buckets``.
     """
 
     usable: BoolArray
@@ -155,6 +155,7 @@ class _Stack:
     unlisted: FloatArray
     weight: FloatArray
     sent: FloatArray
+    buckets: int
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -183,6 +184,14 @@ class _Stack:
         parts *= (self.packets / np.maximum(parts.sum(axis=2), 1e-9))[:, :, None]
         return replace(self, expected=parts)
 
+    def of_named(self) -> _Stack:
+        """Without buckets that no flow names, which are empty: all epochs keep as many as any needs."""
+        named = self.shares.any(axis=2)
+        kept = np.argsort(~named, axis=1, kind="stable")[:, : int(named.sum(axis=1).max())]
+        columns = ("usable", "total", "packets", "unlisted")
+        found: dict[str, Any] = {name: np.take_along_axis(getattr(self, name), kept, axis=1) for name in columns}
+        return replace(self, shares=np.take_along_axis(self.shares, kept[:, :, None], axis=1), **found)
+
     def of_usable(self) -> _Stack:
         """With nothing in buckets that are not usable, and without epochs that have no others."""
         some, usable = self.usable.any(axis=1), self.usable
@@ -198,7 +207,8 @@ class _Stack:
 
     def chosen(self, places: Int64Array) -> _Stack:
         """Some of the epochs."""
-        return _Stack(**{one.name: getattr(self, one.name)[places] for one in fields(self)})
+        found: dict[str, Any] = {name: getattr(self, name)[places] for name in _COLUMNS}
+        return replace(self, **found)
 
     def mixing(self, mean: FloatArray, between: float) -> FloatArray:
         """Cov[B | C] if every packet took its flow's mean; these have the variance τ²."""
@@ -221,6 +231,9 @@ class _Stack:
         return moved
 
 
+_COLUMNS = [one.name for one in fields(_Stack) if one.name != "buckets"]
+
+
 def _of_buckets(shares: FloatArray, amount: FloatArray) -> FloatArray:
     """What each bucket has of such amounts of flows."""
     found: FloatArray = np.einsum("enk,ek->en", shares, amount)
@@ -233,6 +246,8 @@ def _usable_epochs(epochs: Sequence[SummedEpoch], counts: Amounts, flow_id: UInt
     found = []
     for places in stacked([epoch.sent.parameters.buckets for epoch in epochs]):
         stack = _stack([epochs[e] for e in places], rate, counts, places, flow_id)
+        if counts.is_complete and is_large(stack.usable.shape[1]):
+            stack = stack.of_named()
         found.append(stack.with_expected().of_usable())
     return [stack for stack in found if len(stack)]
 
@@ -272,6 +287,7 @@ def _stack(
         unlisted=unlisted,
         weight=weight,
         sent=np.maximum(sent, LEAST_RATE * amount),
+        buckets=packets.shape[1],
     )
 
 
@@ -288,7 +304,8 @@ def _evenly_chosen(stacks: Sequence[_Stack], most: int) -> list[_Stack]:
 
 
 def _joined(stacks: Sequence[_Stack]) -> _Stack:
-    return _Stack(**{one.name: np.concatenate([getattr(s, one.name) for s in stacks]) for one in fields(_Stack)})
+    found: dict[str, Any] = {name: np.concatenate([getattr(s, name) for s in stacks]) for name in _COLUMNS}
+    return replace(stacks[0], **found)
 
 
 @dataclass(frozen=True)
@@ -343,7 +360,7 @@ class _Model:
     def __init__(self, stacks: list[_Stack], rate_error: FloatArray, mean: FloatArray, between: float) -> None:
         self._stacks, self.mean, self._rate_error, self._between = stacks, mean, rate_error, between
         self.flows, self.average = len(mean), float(mean.mean())
-        self._is_kept = sum(map(len, stacks)) <= MOST_STACKED
+        self._is_kept = are_kept([stack.usable.shape[1] for stack in stacks for _ in range(len(stack))])
 
     @cached_property
     def _kept(self) -> list[_Columns]:
@@ -423,7 +440,7 @@ def _decode(stacks: list[_Stack], counts: Amounts) -> _Found:
     average = max(sum(float(stack.total.sum()) for stack in stacks) / packets, 1e-9)
     mean = np.full(len(counts.rate), average)
     logs = np.log(FIRST_SCALES if sum(map(len, stacks)) > 1 else FIRST_SCALES[:2])
-    some = _evenly_chosen(stacks, MOST_LEARNED)
+    some = _evenly_chosen(stacks, min(most_learned(stack.buckets, stack.usable.shape[1]) for stack in stacks))
     for _ in range(PASSES):
         bounded = np.maximum(mean, 0.02 * average)
         between = _between(logs, average)
