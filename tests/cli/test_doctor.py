@@ -156,7 +156,7 @@ def test_offloads_of_an_interface_are_shown_as_they_are(patient: Patient) -> Non
 @needs_root
 def test_without_root_it_says_what_needs_it(patient: Patient) -> None:
     patient.folder = Path("/")  # pytest's own folders are for one user
-    patient.variables.update(HOME="/nonexistent", XDG_CONFIG_HOME="/nonexistent")
+    patient.variables.update(HOME="/nonexistent", XDG_CONFIG_HOME="/nonexistent", XDG_CONFIG_DIRS="/nonexistent")
     found = patient.examined("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
     assert found["privileges"]["verdict"] == "ok"
     assert found["capture"]["verdict"] == "warn"

@@ -34,7 +34,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from functools import cached_property
@@ -340,21 +340,27 @@ def read_topology(path: Path, *, directed: bool | None = None) -> Topology:
     default the first for Rocketfuel and CSV, the second for GraphML and GML, where most files list a link once
     whatever they call it.
     """
+    _reader_of(path)  # a wrong ending is said first, whatever is there
     return topology_of(_content(path, _most_bytes(path)), path, directed=directed, is_on_disk=True)
 
 
 def topology_of(content: bytes, path: Path, *, directed: bool | None = None, is_on_disk: bool = False) -> Topology:
     """The same of a file's content; its name tells the format, and errors name it. Only beside one that is on disk
     another is looked for."""
-    ending = path.suffix.lower()
-    readers = {".intra": _read_rocketfuel, ".csv": _read_csv, ".gml": _read_gml, ".graphml": _read_graphml}
-    if ending not in readers:
-        raise UsageError("the file's ending names no known format", where=str(path), action=f"known are {FORMATS}")
-    builder = TopologyBuilder(str(path), is_on_disk=is_on_disk)
-    readers[ending](_text_of(content, path), builder)
-    if directed is False or (directed is None and ending in _GRAPHS):
+    builder, read = TopologyBuilder(str(path), is_on_disk=is_on_disk), _reader_of(path)
+    read(_text_of(content, path), builder)
+    if directed is False or (directed is None and path.suffix.lower() in _GRAPHS):
         builder.add_missing_directions()
     return builder.finish()
+
+
+def _reader_of(path: Path) -> Callable[[str, TopologyBuilder], None]:
+    """What reads files with such an ending."""
+    readers = {".intra": _read_rocketfuel, ".csv": _read_csv, ".gml": _read_gml, ".graphml": _read_graphml}
+    ending = path.suffix.lower()
+    if ending not in readers:
+        raise UsageError("the file's ending names no known format", where=str(path), action=f"known are {FORMATS}")
+    return readers[ending]
 
 
 def _most_bytes(path: Path) -> int:
