@@ -30,6 +30,7 @@ STREAM = {"metric": "disk_io", "unit": "operations", "granularity": "process"}
 STATE = {"state": "failed", "since_ns": 10**18, "reason": "no such interface"}
 WAY = {"name": "way", "from": "alpha:eth0", "to": "beta:eth0"}
 OBJECTIVE = {"name": "way", "segment": "way", "require": ["mean < 10ms"]}
+RING = {"params": {"file_name": "ring.csv"}, "content": b"source,target,weight\na,b,1\nb,c,1\nc,a,1\n"}
 SEGMENT = {
     "kind": "link",
     "hops": ["alpha", "beta"],
@@ -84,6 +85,7 @@ ENDPOINTS = {
     ("GET", "/api/v1/segments"): (READERS, {}),
     ("GET", "/api/v1/segments/way"): (READERS, {}),
     ("POST", "/api/v1/segments/way/query"): (READERS, {"json": {"from_ns": 0, "live": False}}),
+    ("POST", "/api/v1/segments/way/lost"): (READERS, {"json": {"from_ns": 0}}),
     ("POST", "/api/v1/segments/query"): (READERS, {"json": {"from_ns": 0}}),
     ("DELETE", "/api/v1/segments/way"): ({"admin"}, {}),
     ("POST", "/api/v1/objectives"): ({"admin"}, {"json": OBJECTIVE}),
@@ -92,6 +94,13 @@ ENDPOINTS = {
     ("POST", "/api/v1/objectives/way/check"): (READERS, {}),
     ("DELETE", "/api/v1/objectives/way"): ({"admin"}, {}),
     ("GET", "/api/v1/violations"): (READERS, {}),
+    ("PUT", "/api/v1/topologies/ring"): ({"admin"}, RING),
+    ("GET", "/api/v1/topologies"): (READERS, {}),
+    ("GET", "/api/v1/topologies/ring"): (READERS, {}),
+    ("POST", "/api/v1/topologies/ring/upgrade"): (READERS, {"json": {"count": 1}}),
+    ("POST", "/api/v1/topologies/ring/changes"): (READERS, {"json": {"from_ns": 0}}),
+    ("POST", "/api/v1/topologies/ring/path"): (READERS, {"json": {"from_ns": 0, "source": "a", "target": "b"}}),
+    ("DELETE", "/api/v1/topologies/ring"): ({"admin"}, {}),
     ("GET", "/metrics"): (READERS, {}),
     ("GET", "/metrics/fleet"): (READERS, {}),
     ("GET", "/api/v1/readings"): (READERS, {}),
@@ -101,8 +110,9 @@ ENDPOINTS = {
 def test_the_table_of_endpoints_is_complete(shared_unit: Unit) -> None:
     described = json.loads(shared_unit.client().get("/openapi.json").text)["paths"]
     stated = {(m.upper(), path) for path, methods in described.items() for m in methods}
-    names = {"/alpha": "/{node}", "/disk": "/{stream}", "/field": "/{collection}", "/way": "/{name}"}
-    ours = {(m, re.sub("/alpha|/disk|/field|/way", lambda name: names[name[0]], p)) for m, p in ENDPOINTS}
+    names = {"/alpha": "/{node}", "/disk": "/{stream}", "/field": "/{collection}"}
+    names |= {"/way": "/{name}", "/ring": "/{name}"}
+    ours = {(m, re.sub("/alpha|/disk|/field|/way|/ring", lambda name: names[name[0]], p)) for m, p in ENDPOINTS}
     assert stated == ours | {("GET", path) for path in ("/health", "/health/live", "/health/ready")}
 
 
@@ -120,12 +130,14 @@ def test_only_the_roles_meant_may_use_an_endpoint(shared_unit: Unit, method: str
         admin.delete("/api/v1/objectives/way")
         if (method, path) != ("POST", "/api/v1/objectives"):
             admin.post("/api/v1/objectives", json=OBJECTIVE)
+        admin.put("/api/v1/topologies/ring", **RING)
     for who in EVERYONE:
         with shared_unit.client(who) as client:
             status = client.request(method, path, **how).status_code
         if who in allowed:
             # Nobody waits for an answer, and there is nothing to answer from.
-            is_empty = (status == 404 and "requests/" in path) or (status == 400 and path.endswith("way/query"))
+            of_nothing = path.endswith(("way/query", "way/lost"))
+            is_empty = (status == 404 and "requests/" in path) or (status == 400 and of_nothing)
             assert status in (200, 201, 204) or is_empty, (who, status)
         else:
             assert status == 403, (who, status)

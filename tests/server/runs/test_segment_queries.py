@@ -543,7 +543,7 @@ def test_runs_that_are_answered_while_a_question_is_count_once(
         runs.add_all(answer_pairs(unit.store.engine.url, pairs, **within), now_ns=START_NS)
         return pairs
 
-    monkeypatch.setattr(questions, "_known", overtaken)
+    monkeypatch.setattr(questions, "known_pairs", overtaken)
     after = answer_segment(unit.store.engine.url, work)
     assert runs.pairs(work.pairs)[0].sent_until > 0
     assert after["covered"] == before["covered"]

@@ -126,7 +126,7 @@ def threshold_for(losses: float, *, overfull: float = OVERFULL) -> int:
     quantile of a Poisson distribution, and two for packets that change places at an edge.
 
     >>> threshold_for(0.1), threshold_for(10), threshold_for(40)
-    (6, 28, 72)
+    (5, 28, 72)
     """
     # log of P(X = k), summed from where it is not negligible.
     level, count, below = -losses, 0, math.exp(-losses)
