@@ -136,6 +136,20 @@ def test_signing_in_is_refused_and_then_leads_on(
     context.close()
 
 
+def test_a_screen_that_goes_dark_keeps_what_is_being_typed_and_sent(browser: Browser, filled: Dashboard) -> None:
+    context = browser.new_context(color_scheme="light")
+    page = context.new_page()
+    page.goto(f"{filled.url}/sign-in")
+    page.fill("#token", filled.tokens["viewer"])
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("document.documentElement.classList.contains('dark')")
+    assert page.input_value("#token") == filled.tokens["viewer"]
+    page.keyboard.press("Enter")
+    page.emulate_media(color_scheme="light")
+    expect(page.locator("h1")).to_have_text("Overview", timeout=PATIENCE_MS)
+    context.close()
+
+
 def test_a_viewer_of_some_nodes_sees_nothing_of_others(browser: Browser, filled: Dashboard) -> None:
     visited = visit(browser, filled, "edge")
     page = visited.open("/")

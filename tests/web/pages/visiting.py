@@ -8,7 +8,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, BrowserContext, Locator, Page
 from tests.web.pages.dashboard_world import Dashboard
 
-PATIENCE_MS = 180_000
+PATIENCE_MS = 60_000
 LOADED = (
     "() => document.querySelector('#content .card') && ![...document.querySelectorAll('.hint')]"
     ".some((one) => one.textContent === 'Loading …') && !document.querySelector('#popup[aria-hidden=false]')"

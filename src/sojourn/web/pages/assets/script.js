@@ -9,15 +9,25 @@
   const system = matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => ({ light: false, dark: true })[cookie("sojourn_theme")] ?? system.matches;
 
+  const show = () => {
+    keep("sojourn_dark", isDark() ? "1" : "0");
+    document.documentElement.classList.toggle("dark", isDark());
+  };
+
   const applied = cookie("sojourn_dark");
   keep("sojourn_zone", encodeURIComponent(Intl.DateTimeFormat().resolvedOptions().timeZone));
-  keep("sojourn_dark", isDark() ? "1" : "0");
-  document.documentElement.classList.toggle("dark", isDark());
+  show();
   document.documentElement.lang = "en";
   // The page was drawn for the other one: once, where nobody had asked yet.
   if (applied !== cookie("sojourn_dark") && isDark()) document.documentElement.dataset.redraw = "1";
+  // Drawn anew is only what has charts, and never what is being left: a form that was sent would not arrive.
+  const isDrawn = () => document.getElementById("nicegui-color-scheme") !== null;
+  let isLeaving = false;
+  addEventListener("beforeunload", () => (isLeaving = true));
+  addEventListener("pageshow", () => (isLeaving = false));
   system.addEventListener("change", () => {
-    if (!cookie("sojourn_theme")) location.reload();
+    show();
+    if (!cookie("sojourn_theme") && isDrawn() && !isLeaving) location.reload();
   });
 
   const scaled = (value, steps) => {
@@ -224,6 +234,6 @@
     }
   }, 3000);
   addEventListener("DOMContentLoaded", () => {
-    if (document.documentElement.dataset.redraw && document.getElementById("nicegui-color-scheme")) location.reload();
+    if (document.documentElement.dataset.redraw && isDrawn()) location.reload();
   });
 })();
