@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,9 @@ from sojourn.core.arrays import MeasurementBatch
 from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.estimates import Reason
 from sojourn.estimation.buckets import equations, joint, work_memory
-from sojourn.estimation.buckets.equations import equations_of, shares_of, whitened
+from sojourn.estimation.buckets.equations import equations_of, shares_of
 from sojourn.estimation.buckets.joint import decode_amounts, estimate_sums_jointly
+from sojourn.estimation.buckets.whitening import SHARED
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters
 
 
@@ -182,6 +185,23 @@ def test_large_arrays_are_decoded_by_the_buckets_that_instances_name(field: str,
     assert np.allclose(few.deviation, whole.deviation, rtol=0.3, atol=0.01 * whole.deviation.max())
 
 
+@pytest.mark.parametrize("field", ["sum", "count"])
+def test_buckets_of_one_instance_alone_are_taken_out_as_by_a_dense_factorisation(field: str) -> None:
+    """Most buckets of these are named by one or none: products and determinants are the same, to rounding."""
+    (sketches, ids), random, of_ones = arrays_of_ids(3, (300,)), np.random.default_rng(6), field == "count"
+    model = joint._Model(equations_of(sketches, ids, field, of_ones), single_values=of_ones, by_number=False)
+    rate, scales = random.uniform(1, 100, model.instances), joint.Scales(2.0, 0.3, 0.7)
+    matrix, side, log_determinant = model.normal_equations(rate, scales)
+    assert all(np.count_nonzero(epoch.owner != SHARED) > len(ids) for epoch in model.epochs)
+    dense = model.with_epochs([replace(e, owner=np.full(len(e.owner), SHARED)) for e in model.epochs])
+    whole, sides, expected = dense.normal_equations(rate, scales)
+    assert len(matrix) < len(whole)
+    assert log_determinant == pytest.approx(expected, rel=1e-12)
+    assert np.allclose(matrix.T @ matrix, whole.T @ whole, rtol=1e-9, atol=1e-12)
+    assert np.allclose(matrix.T @ side, whole.T @ sides, rtol=1e-9)
+    assert side @ side == pytest.approx(sides @ sides, rel=1e-9)
+
+
 def test_unlisted_instances_are_noticed_in_large_arrays() -> None:
     """Also where most of them are in buckets that nobody else names."""
     sketches, ids = arrays_of_ids(3, (300,))
@@ -210,14 +230,6 @@ def test_predictions_of_stacked_epochs_are_those_of_each() -> None:
         own, carried = own + of_epoch, carried + of_rate
     assert np.allclose(found.own_covariance, own, rtol=1e-9, atol=1e-9)
     assert np.allclose(found.total_covariance, own + carried @ of_rates @ carried.T, rtol=1e-9)
-
-
-def test_whitening_is_forward_substitution() -> None:
-    random = np.random.default_rng(8)
-    half = random.normal(size=(3, 7, 7))
-    factor, columns = np.linalg.cholesky(half @ half.transpose(0, 2, 1) + np.eye(7)), random.normal(size=(3, 7, 4))
-    white = whitened(factor, columns)
-    assert np.allclose(factor @ white, columns, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("amount", [0.3, 4.0, 60.0, 5000.0])

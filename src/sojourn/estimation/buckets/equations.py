@@ -19,6 +19,7 @@ from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import kernel
+from sojourn.estimation.buckets.whitening import SHARED
 from sojourn.estimation.buckets.work_memory import is_large
 from sojourn.sketches.bucket_array import BucketArray, BucketArrayParameters, shared_steps
 
@@ -68,18 +69,23 @@ class Rows:
     single: Int64Array
     groups: list[Int64Array]
     place: Int64Array  # of each bucket, its row; only those of single ones count
+    owner: Int64Array  # of each row, the instance that alone is in it, if there is one, else `SHARED`
 
     @classmethod
     def of(cls, target: Int64Array, buckets: int, least: int) -> Rows:
         """Those that instances name, and as many others as make `least`, in all of which nothing is expected."""
         named = np.zeros(buckets, np.bool_)
         named[target.ravel()] = True
-        order = np.argsort(~named, kind="stable")
+        owner, rank = np.full(buckets, SHARED), (~named).astype(np.int64)
+        if is_large(buckets):  # those of one owner together, as whitening needs them
+            owner = _owners(target, buckets)
+            rank = np.where(owner != SHARED, owner, rank + len(target))
+        order = np.argsort(rank, kind="stable")
         single, others = order[:least], order[least:]
         groups = [group for group in np.array_split(others, UNNAMED_GROUPS) if len(group)]
         place = np.zeros(buckets, np.int64)
         place[single] = np.arange(len(single))
-        return cls(single, groups, place)
+        return cls(single, groups, place, np.append(owner[single], np.full(len(groups), SHARED)))
 
     def __len__(self) -> int:
         return len(self.single) + len(self.groups)
@@ -92,6 +98,15 @@ class Rows:
     def summed(self, held: FloatArray) -> FloatArray:
         """What each row holds of a column of buckets."""
         return np.append(held[self.single], [held[group].sum() for group in self.groups])
+
+
+def _owners(target: Int64Array, buckets: int) -> Int64Array:
+    """The instance that alone names a bucket; `SHARED` for all others."""
+    rows = np.arange(len(target))[:, None]
+    lowest, highest = np.full(buckets, len(target)), np.full(buckets, -1)
+    np.minimum.at(lowest, target, rows)
+    np.maximum.at(highest, target, rows)
+    return np.where(lowest == highest, lowest, SHARED)
 
 
 def rows_of(every: Sequence[BucketArrayParameters], instance_id: UInt64Array) -> list[Rows]:
@@ -108,7 +123,8 @@ def rows_of(every: Sequence[BucketArrayParameters], instance_id: UInt64Array) ->
 class EpochEquations:
     """One epoch's equations; ``held`` is less the remainders expected, ``remainders`` the covariance of those.
 
-    Each is of a bucket, or of the sum of some that no listed instance names: ``sizes`` says how many.
+    Each is of a bucket, or of the sum of some that no listed instance names: ``sizes`` says how many. Those of an
+    ``owner`` are about its rate alone.
     """
 
     held: FloatArray
@@ -117,6 +133,7 @@ class EpochEquations:
     chance: FloatArray
     remainders: FloatArray
     rows: Rows
+    owner: Int64Array
 
     @property
     def sizes(self) -> FloatArray:
@@ -133,6 +150,7 @@ class EquationStack:
         self.remainders = np.array([epoch.remainders for epoch in epochs])
         self.shares = np.array([epoch.shares for epoch in epochs])
         self.sizes = np.array([epoch.sizes for epoch in epochs])
+        self.owner = np.array([epoch.owner for epoch in epochs])
 
     @property
     def columns(self) -> FloatArray:
@@ -176,26 +194,6 @@ def _add_squares(shares: FloatArray, scale: FloatArray, found: FloatArray) -> No
                     found[e, left, right] += shares[e, left, f] * shares[e, right, f] * scale[e, f]
 
 
-def whitened(factor: FloatArray, columns: FloatArray) -> FloatArray:
-    """L⁻¹ times the columns of each epoch, for its Cholesky factor L."""
-    white: FloatArray = np.array(columns, order="C")
-    _substitute(np.ascontiguousarray(factor), white)
-    return white
-
-
-@kernel
-def _substitute(factor: FloatArray, white: FloatArray) -> None:
-    """Forward substitution in place: matrices this small are not worth the threads of a BLAS."""
-    for e in range(factor.shape[0]):
-        for i in range(factor.shape[1]):
-            for j in range(i):
-                share = factor[e, i, j]
-                for column in range(white.shape[2]):
-                    white[e, i, column] -= share * white[e, j, column]
-            for column in range(white.shape[2]):
-                white[e, i, column] /= factor[e, i, i]
-
-
 def equations_of(
     sketches: Sequence[BucketArray], instance_id: UInt64Array, field: str, of_ones: bool
 ) -> list[EpochEquations]:
@@ -215,7 +213,7 @@ def equations_of(
         expected, covariance = _remainders(p, instance_id[in_turn], None, rows)
         _add_rounds(p, shares, covariance)
         held = rows.summed(sketch.column(field).astype(np.float64)) - expected
-        epochs.append(EpochEquations(held, shares, float(weight), chance, covariance, rows))
+        epochs.append(EpochEquations(held, shares, float(weight), chance, covariance, rows, rows.owner))
     return epochs
 
 

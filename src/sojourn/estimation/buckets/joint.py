@@ -17,7 +17,7 @@ from bucket to bucket; it is part of the model where that makes the buckets much
 method says so.
 
 Guarantee: 95 % intervals that cover 90–98 % where the list is complete; of an incomplete list see docs/maths/iotm.md.
-Cost: O(epochs · (n³ + n·k²)) for k instances and n buckets. docs/maths/iotm.md derives it. Shahzad and Ganji, "IoTm",
+Cost: O(epochs · (c³ + n·k²)) for k instances and n buckets, c of them of several instances (all, in small arrays). docs/maths/iotm.md derives it. Shahzad and Ganji, "IoTm",
 §III, answers one at a time.
 """
 
@@ -37,9 +37,9 @@ from sojourn.estimation.buckets.equations import (
     EpochEquations,
     EquationStack,
     equations_of,
-    whitened,
     with_remainders,
 )
+from sojourn.estimation.buckets.whitening import SHARED, whitened_rows
 from sojourn.estimation.buckets.work_memory import StackedRows, are_kept, is_large, most_learned, stacked
 from sojourn.sketches.bucket_array import BucketArray
 
@@ -140,6 +140,7 @@ class _Model:
                 epoch,
                 shares=np.column_stack([epoch.shares, epoch.sizes / epoch.sizes.sum()]),
                 chance=np.append(epoch.chance, 1.0),
+                owner=np.full(len(epoch.owner), SHARED),
             )
             for epoch in self.epochs
         ]
@@ -193,9 +194,9 @@ class _Model:
         """
         found, log_determinant = StackedRows(self.instances + 1), 0.0
         for _, stack in self.stacks():
-            factor = np.linalg.cholesky(self.around(rate, stack, scales)).astype(np.float64)
-            log_determinant += 2 * float(np.log(factor.diagonal(axis1=1, axis2=2)).sum())
-            found.add(whitened(factor, stack.columns).reshape(-1, self.instances + 1))
+            rows, of_stack = whitened_rows(self.around(rate, stack, scales), stack.columns, stack.owner)
+            log_determinant += of_stack
+            found.add(rows)
         return found.rows[:, :-1], found.rows[:, -1], log_determinant
 
     def changes(self, rate: FloatArray, stack: EquationStack, scales: Scales) -> FloatArray:

@@ -33,8 +33,9 @@ import numpy as np
 
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import Answer, Estimate, Reason, Unanswered, student_95
-from sojourn.estimation.buckets.equations import METHOD, by_chance, shares_of, summed_squares, whitened
+from sojourn.estimation.buckets.equations import METHOD, by_chance, shares_of, summed_squares
 from sojourn.estimation.buckets.joint import METHOD_INCOMPLETE, Amounts, decode_amounts
+from sojourn.estimation.buckets.whitening import whitened
 from sojourn.estimation.buckets.work_memory import are_kept, is_large, most_learned, stacked
 from sojourn.sketches.bucket_array import BucketArray
 
