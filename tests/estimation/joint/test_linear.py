@@ -11,7 +11,15 @@ from sojourn.estimation.joint import mixture as delay_prior
 from sojourn.estimation.joint.calibration import calibrated_precision, draw_cells, draw_excess, error_ratios
 from sojourn.estimation.joint.dense import DETERMINED, DenseCells
 from sojourn.estimation.joint.incidence import Incidence, lds_incidence
-from sojourn.estimation.joint.linear import DelayCells, DelayMessages, DelayProblem, HeldOut, _add_held_out
+from sojourn.estimation.joint.linear import (
+    DENSE_FLOWS,
+    TRIAL,
+    DelayCells,
+    DelayMessages,
+    DelayProblem,
+    HeldOut,
+    _add_held_out,
+)
 from sojourn.estimation.joint.messages import add_up, hold, mixture_prior, new_graph, normal_prior, sweep
 from sojourn.estimation.joint.mixture import Mixture, learn_mixture, posterior
 from sojourn.sketches.lds import LdsParameters
@@ -171,6 +179,42 @@ def test_drawn_cells_have_the_model_s_covariance() -> None:
         assert observed.sum() == pytest.approx(12 * truth[0])
         parts.append(observed - 4 * truth[0])
     assert np.var(parts) == pytest.approx(5 * 4 * (1 - 4 / 12), rel=0.15)
+
+
+def test_cells_vary_as_the_graph_says_before_any_flow_is_visited() -> None:
+    """Quiet flows are not visited again, so that what varies at first is what their neighbours go on hearing."""
+    incidence, weight, size, variance, kappa, noise, _, _ = small_problem(4, 50)
+    given = {"kappa": kappa, "whole": size, "mean": np.zeros(FLOWS), "variance": variance}
+    graph = new_graph(incidence, weight, np.zeros(incidence.cells), noise, **given)
+    squares = np.zeros(incidence.cells)
+    draws = 200
+    for seed in range(draws):
+        excess = draw_excess(variance, seed)
+        squares += draw_cells(incidence, weight, excess, kappa, size, noise, seed + draws) ** 2 / draws
+    ratio = squares / (graph.cell_variance + noise)
+    assert np.median(ratio) == pytest.approx(1, abs=0.05)
+
+
+def test_messages_of_alike_flows_claim_what_settled_ones_do() -> None:
+    """Where only packets vary, parts hardly move and passes end at once; a flow's packets are spread over its cells."""
+    flows = 2 * DENSE_FLOWS
+    random = np.random.default_rng(5)
+    size = np.ceil(random.pareto(1.2, flows) * 5) + 1
+    flow_id = random.integers(0, 2**64, flows, dtype=np.uint64)
+    incidence = lds_incidence(LdsParameters(rows=1, columns=flows // 5, spread=8), flow_id)
+    packets = incidence.share * size[:, None]
+    none, count = np.zeros_like(packets), incidence.sums(packets, np.ones(flows))
+    given = size, np.zeros(flows), np.zeros(incidence.cells), count, np.zeros(incidence.cells)
+    problem = DelayProblem(DelayCells(incidence, packets, none, *given))
+    variance, kappa, noise = problem._variances(0.0, 9.0)
+    drawn = draw_cells(incidence, packets, draw_excess(variance, 1), kappa, problem.whole, noise, 2)
+    claimed = problem._pass((drawn, np.zeros(0)), variance, kappa, noise, TRIAL).precision
+    problem.begin_anew()
+    settled = problem._graph(drawn, variance, kappa, noise)
+    for _ in range(60):
+        sweep(settled, normal_prior(variance), 0.5, 0.0)
+        add_up(settled)
+    assert np.quantile(claimed / settled.precision, [0.05, 0.5, 0.95]) == pytest.approx(1, abs=0.02)
 
 
 def messages_of(value, precision, between, within, scatter) -> DelayMessages:

@@ -237,7 +237,7 @@ def _attempt(incidence: Incidence, count: Int64Array, bounds: SizeBounds, step: 
         incidence.share,
         count.astype(np.float64),
         np.full(incidence.cells, NOISE),
-        kappa=np.empty((incidence.flows, incidence.groups)),
+        kappa=np.zeros((incidence.flows, incidence.groups)),  # each visit has its own
         whole=np.ones(incidence.flows),
         mean=mean,
         variance=variance,

@@ -171,11 +171,16 @@ def new_graph(
 
 @kernel
 def _predict_alone(graph: Graph) -> None:
+    """Each part as its flow's prior predicts it. How packets scatter belongs to it: where flows are alike nothing else
+    varies, no part moves, and what other flows were told at their first visit is the last they hear of it."""
     for f in range(graph.cell.shape[0]):
-        for e in range(graph.cell.shape[1]):
-            if graph.cell[f, e] >= 0:
-                graph.part_mean[f, e] = graph.weight[f, e] * graph.mean[f]
-                graph.part_variance[f, e] = graph.weight[f, e] ** 2 * graph.variance[f]
+        for g in range(len(graph.starts) - 1):
+            for e in range(graph.starts[g], graph.starts[g + 1]):
+                if graph.cell[f, e] >= 0:
+                    a = graph.weight[f, e]
+                    drawn = graph.kappa[f, g] * a * max(1.0 - a / graph.whole[f], 0.0)
+                    graph.part_mean[f, e] = a * graph.mean[f]
+                    graph.part_variance[f, e] = a**2 * graph.variance[f] + drawn
 
 
 @kernel
