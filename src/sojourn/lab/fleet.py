@@ -103,6 +103,8 @@ class Fleet:
         for process in processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
+        for process in processes:  # all at once: the kernel takes a while to take the memory of each
+            process.kill()
         for process in processes:
             _end(process, signal.SIGKILL)
 

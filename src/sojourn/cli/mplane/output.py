@@ -11,7 +11,7 @@ from sojourn.cli.output import Format, TableColumn, columns, print_json, write_r
 from sojourn.core.errors import harmless
 from sojourn.core.units import format_clock, format_duration
 from sojourn.mplane.planning.paths import MSets, ShortestPaths
-from sojourn.mplane.planning.upgrades import Limits, UpgradeStep
+from sojourn.mplane.planning.upgrades import Limits, UpgradeStep, plan_as_dict
 from sojourn.mplane.station.rows import diagnosis_dict, path_dict
 
 if TYPE_CHECKING:
@@ -133,22 +133,10 @@ _SET_TABLE = [
 
 def print_steps(paths: ShortestPaths, strategy: str, steps: Sequence[UpgradeStep], how: Format, limits: Limits) -> None:
     """A line per step; as JSON with what the network is."""
-    names = paths.topology.names
     if how is Format.JSON:
-        print_json(
-            {
-                "nodes": paths.routers,
-                "links": paths.topology.links,
-                "paths": steps[0].segments.paths,
-                "unreachable_pairs": paths.unreachable_pairs,
-                "strategy": strategy,
-                "cannot": [names[router] for router in sorted(limits.cannot)],
-                "must": [names[router] for router in sorted(limits.must)],
-                "upgraded": [names[router] for router in steps[-1].upgraded],
-                "steps": [step.to_dict(names) for step in steps],
-            }
-        )
+        print_json(plan_as_dict(paths, strategy, steps, limits))
         return
+    names = paths.topology.names
     before = max(steps[0].segments.hops, 1)
     width = _WIDTH_STEP if how is Format.TABLE else None
     block: dict[str, list[object]] = {

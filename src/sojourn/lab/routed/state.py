@@ -14,13 +14,12 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sojourn.core.errors import SojournError, UsageError
-from sojourn.lab.namespaces import NAMESPACES, PREFIX, is_alive, own_prefix, remove_namespace, run_command, start_time
+from sojourn.lab.namespaces import NAMESPACES, PREFIX, is_alive, own_prefix, processes_in, remove_namespaces, start_time
 from sojourn.lab.routed.plan import LabPlan, Node
 from sojourn.lab.routed.routers import daemon_pids
 
@@ -186,16 +185,11 @@ def remove_stale_labs() -> list[str]:
 def _remove(label: str, folder: Path) -> Removed:
     """End a lab's processes, remove its namespaces and, at last, its directory."""
     namespaces = sorted(path.name for path in NAMESPACES.glob(f"{label}-*"))
-    pids = set(_processes(namespaces, folder))
+    pids = {*processes_in(namespaces), *(pid for router in folder.glob("*/") for pid in daemon_pids(router).values())}
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    for namespace in namespaces:
-        try:
-            remove_namespace(namespace)
-        except SojournError:
-            if (NAMESPACES / namespace).exists():  # not that someone else removes it at the same time
-                raise
+    remove_namespaces(namespaces)
     deadline = time.monotonic() + GONE_SECONDS
     while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -205,11 +199,3 @@ def _remove(label: str, folder: Path) -> Removed:
         with suppress(OSError):  # others' labs are in it
             parent.rmdir()
     return Removed(len(pids), len(namespaces), has_folder)
-
-
-def _processes(namespaces: list[str], folder: Path) -> Iterator[int]:
-    for namespace in namespaces:
-        with suppress(SojournError):
-            yield from map(int, run_command("ip", "netns", "pids", namespace).split())
-    for router in folder.glob("*/"):
-        yield from daemon_pids(router).values()

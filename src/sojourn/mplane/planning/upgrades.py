@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from sojourn.core.errors import ParameterError, UsageError
 from sojourn.core.units import plural
-from sojourn.mplane.planning.paths import SegmentCounter, Segments
+from sojourn.mplane.planning.paths import SegmentCounter, Segments, ShortestPaths
 from sojourn.mplane.planning.topology import Topology
 from sojourn.mplane.planning.traffic import TrafficCounter
 
@@ -188,6 +188,31 @@ def plan_upgrade(
         Strategy.BEST: lambda: _best_sets(planner, count),
     }
     return _steps(planner, choose[strategy]())
+
+
+def plan_as_dict(
+    paths: ShortestPaths, strategy: str, steps: Sequence[UpgradeStep], limits: Limits = NO_LIMITS
+) -> dict[str, object]:
+    """A plan with the network that it is of, as plain values, routers by name: what commands and the interface give.
+
+    >>> from sojourn.mplane.planning.paths import shortest_paths
+    >>> from sojourn.mplane.planning.topology import triangle
+    >>> paths = shortest_paths(triangle())
+    >>> plan_as_dict(paths, "greedy", list(plan_upgrade(SegmentCounter(paths), 1)))["upgraded"]
+    ['a']
+    """
+    names = paths.topology.names
+    return {
+        "nodes": paths.routers,
+        "links": paths.topology.links,
+        "paths": steps[0].segments.paths,
+        "unreachable_pairs": paths.unreachable_pairs,
+        "strategy": strategy,
+        "cannot": [names[router] for router in sorted(limits.cannot)],
+        "must": [names[router] for router in sorted(limits.must)],
+        "upgraded": [names[router] for router in steps[-1].upgraded],
+        "steps": [step.to_dict(names) for step in steps],
+    }
 
 
 def _steps(planner: _Planner, sets: Iterator[_Scored]) -> Iterator[UpgradeStep]:

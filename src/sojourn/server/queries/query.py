@@ -118,7 +118,7 @@ def _missing(streams: list[StreamRecord], replies: dict[str, LiveReply]) -> tupl
     nodes = sorted({stream.node for stream in streams})
     silent = [node for node in nodes if node not in replies]
     partly = [node for node in nodes if node in replies and not replies[node].is_whole]
-    notes = [f"{', '.join(silent)}: no word about the current epoch"] if silent else []
+    notes = [f"{', '.join(silent)} did not answer: what is recorded there now is not part of it"] if silent else []
     if partly:
         notes.append(f"{', '.join(partly)}: not all that waits to be sent is part of it; see the times that it covers")
     return tuple(notes)

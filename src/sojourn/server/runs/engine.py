@@ -159,7 +159,7 @@ class SegmentEngine:
         streams = [end for pair in work.pairs for end in pair.ends]
         replies = await self._desk.ask_all(streams, work.from_ns, work.to_ns, self._limits.live_seconds)
         silent = sorted({node for node, _ in streams} - replies.keys())
-        notes = [f"{', '.join(silent)}: no word about what is not sent yet"] if silent else []
+        notes = [f"{', '.join(silent)} did not answer: what is recorded there now is not part of it"] if silent else []
         return replace(work, current=epochs_of(replies)), notes
 
 

@@ -21,7 +21,7 @@ from sojourn.mplane.measurements import SegmentKind, SegmentMeasurement
 from sojourn.mplane.planning.paths import PathSegments, SegmentCounter, ShortestPaths, path_segments, shortest_paths
 from sojourn.mplane.planning.topology import Topology, topology_of
 from sojourn.mplane.planning.traffic import TrafficCounter, read_traffic
-from sojourn.mplane.planning.upgrades import Limits, Strategy, plan_upgrade
+from sojourn.mplane.planning.upgrades import Limits, Strategy, plan_as_dict, plan_upgrade
 from sojourn.mplane.station.diagnosis import Diagnosis, DiagnosisPlan, Verdict, diagnose
 from sojourn.mplane.station.paths import by_segment, path_state, reached_ns, segment_state
 from sojourn.mplane.station.rows import change_row, diagnosis_dict, path_dict, state_row
@@ -82,11 +82,10 @@ def plan(
 ) -> dict[str, Any]:
     """Steps of an upgrade plan, as `sojourn mplane upgrade` finds them."""
     paths = shortest_paths(_topology(file))
-    names = paths.topology.names
     limits = Limits.named(paths.topology, cannot=exclude, must=must)
     notes = list(paths.topology.remarks) + _unreachable(paths)
     demand = _demand(traffic, paths, notes) if traffic.strip() else None
-    most = len(names) - len(limits.cannot)
+    most = paths.routers - len(limits.cannot)
     steps = list(
         plan_upgrade(
             SegmentCounter(paths), min(count, most), strategy=Strategy(strategy), limits=limits, traffic=demand
@@ -96,18 +95,7 @@ def plan(
     if idle > 0:
         last = "upgrade saves" if idle == 1 else f"{idle} upgrades save"
         notes.append(f"the last {last} nothing: {len(steps) - 1 - idle} suffice")
-    return {
-        "nodes": len(names),
-        "links": paths.topology.links,
-        "paths": steps[0].segments.paths,
-        "unreachable_pairs": paths.unreachable_pairs,
-        "strategy": strategy,
-        "cannot": [names[router] for router in sorted(limits.cannot)],
-        "must": [names[router] for router in sorted(limits.must)],
-        "upgraded": [names[router] for router in steps[-1].upgraded],
-        "steps": [step.to_dict(names) for step in steps],
-        "notes": notes,
-    }
+    return {**plan_as_dict(paths, strategy, steps, limits), "notes": notes}
 
 
 def _unreachable(paths: ShortestPaths) -> list[str]:

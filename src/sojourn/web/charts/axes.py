@@ -21,6 +21,18 @@ NS_PER_MS = 1e6
 FEW_POINTS = 40  # of a line, each of which is marked
 HEIGHT, NETWORK_HEIGHT, ROW_HEIGHT, FRAME_HEIGHT = 320, 470, 40, 70
 _MOST_DECADES, _FEW_DECADES = 8, 2
+_SPLITS = 5
+_CLOCK, _DATE = "{HH}:{mm}", "{d} {MMM}"
+_OF_DAYS = {"hour": _CLOCK, "day": _DATE, "month": _DATE, "year": _DATE}  # what begins a day says which
+_TIMES = {
+    "year": "{yyyy}",
+    "month": "{MMM} {yyyy}",
+    "day": _DATE,
+    "hour": _OF_DAYS,
+    "minute": {"minute": _CLOCK, **_OF_DAYS},
+    "second": "{HH}:{mm}:{ss}",
+    "millisecond": "{HH}:{mm}:{ss}.{SSS}",
+}
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif"
 
 
@@ -122,7 +134,7 @@ def value_axis(name: str, unit: str, values: Iterable[float | None], *, log: boo
         "axisLine": {"show": False, "lineStyle": {"color": LIGHT.axis}},
         "axisTick": {"show": False},
         "splitLine": {"show": True, "lineStyle": {"color": LIGHT.grid}},
-        "splitNumber": 5,
+        "splitNumber": _SPLITS,
         "axisPointer": {"label": {":formatter": of_pointer(unit)}},
     }
     if is_log:
@@ -133,7 +145,20 @@ def value_axis(name: str, unit: str, values: Iterable[float | None], *, log: boo
         axis["axisTick"] |= {"customValues": ticks}
     elif known and min(known) >= 0:
         axis["min"] = 0
+        if unit in ("B", "bytes"):
+            axis["interval"] = byte_step(max(known))
+            axis["max"] = axis["interval"] * max(1, math.ceil(max(known) / axis["interval"]))
     return _merged(axis, more)
+
+
+def byte_step(most: float) -> float:
+    """How far apart numbers stand on an axis of bytes up to `most`: round ones in KiB, MiB and so on.
+
+    >>> byte_step(46.6 * 2**20) / 2**20, byte_step(3000), byte_step(0)
+    (10.0, 1024.0, 1.0)
+    """
+    steps = (factor * 1024.0**power for power in range(9) for factor in (1, 2, 5, 10, 20, 50, 100, 200, 500))
+    return next((step for step in steps if step * _SPLITS >= most), most / _SPLITS)
 
 
 def time_axis(times_ns: Iterable[float | None] = (), **more: Any) -> Option:
@@ -142,7 +167,7 @@ def time_axis(times_ns: Iterable[float | None] = (), **more: Any) -> Option:
     limits = {"min": min(known) / NS_PER_MS, "max": max(known) / NS_PER_MS} if known and min(known) < max(known) else {}
     axis: Option = {
         "type": "time",
-        "axisLabel": {"color": LIGHT.muted, "hideOverlap": True},
+        "axisLabel": {"color": LIGHT.muted, "hideOverlap": True, "formatter": _TIMES, "alignMaxLabel": "right"},
         "axisLine": {"lineStyle": {"color": LIGHT.axis}},
         "axisTick": {"lineStyle": {"color": LIGHT.axis}},
         "splitLine": {"show": False},
@@ -152,8 +177,10 @@ def time_axis(times_ns: Iterable[float | None] = (), **more: Any) -> Option:
     return _merged(axis, more)
 
 
-def name_axis(names: Sequence[str], **more: Any) -> Option:
-    """Rows with names, the first on top; a name stands above its row, so that a long one takes no room from it."""
+def name_axis(names: Sequence[str], *, above: int) -> Option:
+    """Rows with names, the first on top; a name stands so many pixels above the middle of its row, so that a long one
+    takes no room from what is drawn there.
+    """
     axis: Option = {
         "type": "category",
         "data": list(names),
@@ -168,13 +195,13 @@ def name_axis(names: Sequence[str], **more: Any) -> Option:
             "align": "left",
             "verticalAlign": "bottom",
             "margin": 4,
-            "padding": [0, 0, 7, 0],
+            "padding": [0, 0, above, 0],
             "width": 320,
             "overflow": "truncate",
         },
         "z": 5,
     }
-    return _merged(axis, more)
+    return axis
 
 
 def moments(times_ns: Iterable[float]) -> list[float]:

@@ -12,6 +12,7 @@ from sojourn.web.charts.scripts import SPAN, WHISKER
 from sojourn.web.charts.tokens import LIGHT, Option
 
 _MOST_HOPS = 2 * MOST_ROWS
+_PALE = 0.28  # of the bounds
 
 
 def waterfall(hops: Columns) -> Option:
@@ -26,10 +27,10 @@ def waterfall(hops: Columns) -> Option:
     starts = [float(sum(delay[:hop])) for hop in range(len(delay))]
     names = [f"node {node}" for node in column(hops, "node")[: len(delay)]]
     low, high = column(hops, "low_ns") or delay, column(hops, "high_ns") or delay
-    ends = [[row, starts[row] + low[row], starts[row] + high[row], 0.28] for row in range(len(delay))]
+    ends = [[row, starts[row] + low[row], starts[row] + high[row], _PALE] for row in range(len(delay))]
     waits = [[row, starts[row], starts[row] + delay[row], 0.9] for row in range(len(delay))]
     series = [
-        _spans("bounds", ends, LIGHT.grey),
+        _spans("bounds", ends, LIGHT.grey, _PALE),
         _spans("delay", waits, LIGHT.blue),
         *_likely(starts, column(hops, "likely_low_ns"), column(hops, "likely_high_ns"), len(delay)),
     ]
@@ -40,19 +41,19 @@ def waterfall(hops: Columns) -> Option:
         f"Journey of {plural(len(delay), 'hop')} in {format_duration(total)}",
         series,
         xAxis=value_axis("", "ns", [0.0, total, *(end for _, _, end, _ in ends)], log=False, axisLine={"show": True}),
-        yAxis=name_axis(names, axisLabel={**name_axis([])["axisLabel"], "padding": [0, 0, 10, 0]}),
+        yAxis=name_axis(names, above=10),
         tooltip=tooltip("ns", axisPointer={"type": "none"}),
     )
 
 
-def _spans(name: str, data: Sequence[Sequence[float]], colour: str) -> Option:
+def _spans(name: str, data: Sequence[Sequence[float]], colour: str, opacity: float = 1.0) -> Option:
     return {
         "type": "custom",
         "name": name,
         "data": [list(one) for one in data],
         "encode": {"y": 0, "x": [1, 2], "tooltip": [4, 5]},
         ":renderItem": SPAN,
-        "itemStyle": {"color": colour},
+        "itemStyle": {"color": colour, "opacity": opacity},  # the legend's
         "clip": True,
     }
 

@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from sojourn.core.arrays import FloatArray
 from sojourn.core.units import plural
 from sojourn.web.charts.axes import chart, empty, finite, spreads, tooltip
 from sojourn.web.charts.scripts import formatter, of_power
@@ -13,6 +16,7 @@ from sojourn.web.charts.tokens import LIGHT, Option
 
 _ROUNDS, _MANY = 50, 500  # of springs; with more nodes a round takes seconds, and there are fewer of them
 _UNITS = 1000.0
+_WIDER = 1.5
 _NAMED = 60  # of more nodes only those that are marked have their name beside them
 
 
@@ -45,7 +49,7 @@ def placed(nodes: Sequence[Node], links: Sequence[Link]) -> list[Node]:
     """The nodes with a place each, as they are if all have one; else where springs along the links put them.
 
     They (Fruchterman and Reingold) give the same every time, in 0.1 s for 200 nodes and 0.5 s for 400: whoever draws
-    often keeps the places.
+    often keeps the places. The longest way through them lies across, as screens are wider than high.
     """
     if all(node.x is not None and node.y is not None for node in nodes):
         return list(nodes)
@@ -55,8 +59,20 @@ def placed(nodes: Sequence[Node], links: Sequence[Link]) -> list[Node]:
     graph.add_nodes_from(range(len(nodes)))
     graph.add_edges_from((link.source, link.target) for link in links)
     rounds = _ROUNDS if len(nodes) < _MANY else max(5, _ROUNDS * _MANY**2 // (4 * len(nodes) ** 2))
-    places = networkx.spring_layout(graph, seed=1, iterations=rounds)
-    return [replace(node, x=float(places[k][0]), y=float(places[k][1])) for k, node in enumerate(nodes)]
+    springs = networkx.spring_layout(graph, seed=1, iterations=rounds)
+    places = _across(np.array([springs[k] for k in range(len(nodes))]))
+    return [replace(node, x=float(x), y=float(y)) for node, (x, y) in zip(nodes, places, strict=True)]
+
+
+def _across(places: FloatArray) -> FloatArray:
+    """Places turned so that they spread most from left to right, and at least `_WIDER` times as far as up and down."""
+    centred = places - places.mean(axis=0)
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)
+    turned: FloatArray = centred @ directions.T if len(directions) == 2 else centred
+    width, height = np.ptp(turned, axis=0)
+    if 0 < width < _WIDER * height:
+        turned[:, 0] *= _WIDER * height / width
+    return turned
 
 
 def network(
@@ -91,7 +107,7 @@ def network(
         "label": {"show": len(nodes) <= _NAMED, "position": "right", "color": LIGHT.text, "fontSize": 11},
         "labelLayout": {"hideOverlap": True},
         "emphasis": {"focus": "adjacency", "label": {"show": True}},
-        "left": 16, "right": 16, "top": 12, "bottom": 52,
+        "left": 16, "right": 48 if len(nodes) <= _NAMED else 16, "top": 12, "bottom": 52,
     }  # fmt: skip
     described = f"Network of {plural(len(nodes), 'node')} and {plural(len(links), 'link')}"
     option = chart(described, [series], tooltip=tooltip(unit, trigger="item"))

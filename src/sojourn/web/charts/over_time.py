@@ -109,7 +109,7 @@ def value_over_time(
     if not finite(values):
         return empty(f"No {name} to show over time", "Choose a longer time, or wait for the next epoch.")
     lows, highs = column(columns, low), column(columns, high)
-    axis = value_axis(name, unit, [*values, *highs], log=log)
+    axis = value_axis(name, unit, [*values, *lows, *highs], log=log)
     return chart(
         f"{name} over time, {len(finite(values))} values",
         [*_band(times, lows, highs, axis), line(name, _points(times, values), LIGHT.blue)],

@@ -42,7 +42,7 @@ def path_breakdown(
         f"Delay by segment: {said}",
         drawn,
         xAxis=value_axis("", "ns", [0.0, *totals.values()], log=False, axisLine={"show": True}),
-        yAxis=name_axis(list(rows), axisLabel={**name_axis([])["axisLabel"], "padding": [0, 0, 11, 0]}),
+        yAxis=name_axis(list(rows), above=11),
         tooltip=tooltip("ns", axisPointer={"type": "none"}),
     )
 

@@ -40,7 +40,7 @@ def flow_means(
         f"Mean delays of {plural(len(finite(mean)), 'flow')} with their 95 % intervals",
         series,
         xAxis=axis,
-        yAxis=name_axis(names),
+        yAxis=name_axis(names, above=10),
         tooltip=tooltip("ns", axisPointer={"type": "none"}),
     )
 
@@ -76,14 +76,9 @@ def top_instances(
         series,
         legend=False,
         xAxis=axis,
-        yAxis=name_axis(names, axisLabel=_above_bars()),
+        yAxis=name_axis(names, above=8),
         tooltip=tooltip(unit, axisPointer={"type": "none"}),
     )
-
-
-def _above_bars() -> Option:
-    label: Option = {**name_axis([])["axisLabel"], "padding": [0, 0, 8, 0]}
-    return label
 
 
 def _marks(name: str, values: Sequence[float | None], colour: str, symbol: str, size: int) -> Option:

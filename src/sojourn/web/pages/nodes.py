@@ -15,7 +15,7 @@ from sojourn.web.pages.parts import Chart, Column, Fact, Facts, Note, Part, Tabl
 from sojourn.web.pages.segment import columns_of
 from sojourn.web.pages.shell import LIVE_SECONDS, Panel, heading, page, panels
 from sojourn.web.pages.unit import RefusedError, named
-from sojourn.web.pages.view import View
+from sojourn.web.pages.view import View, ahead, kept_in_step
 
 STEPS = 24  # questions that a chart of a metric takes
 AT_ONCE = 4
@@ -68,8 +68,8 @@ async def state(view: View, name: str) -> Sequence[Part]:
         facts += [
             Fact("Spool", plural(report["spool_epochs"], "epoch"), tone="bad" if is_late else "",
                  hint=f"{format_bytes(report['spool_bytes'])} of {format_bytes(report['spool_limit_bytes'])}"),
-            Fact("Clock ahead", format_duration(report["ahead_ns"]),
-                 hint=_synchronised(report["synchronised"], report["clock_error_ns"])),
+            Fact("Clock", ahead(report["ahead_ns"]),
+                 hint=f"kept in step: {kept_in_step(report['synchronised'], report['clock_error_ns'])}"),
             Fact("Agent", report["version"], hint=f"since {view.time(report['started_ns'])}"),
             Fact("System", report["system"]),
         ]  # fmt: skip
@@ -79,11 +79,6 @@ async def state(view: View, name: str) -> Sequence[Part]:
     failing = [Note(f"{stream}: {why}", "bad") for stream, why in detail["failed"].items()]
     trouble = [Note(f"The spool cannot be written: {report['spool_trouble']}", "bad")] if report and is_late else []
     return [Facts(facts), *trouble, *failing]
-
-
-def _synchronised(value: bool | None, error_ns: int | None) -> str:
-    words = {True: "kept in step", False: "not kept in step", None: "its kernel does not say"}[value]
-    return words if error_ns is None else f"{words}, ±\u202f{format_duration(error_ns)}"
 
 
 def _usage(usage: Mapping[str, Any]) -> list[Fact]:

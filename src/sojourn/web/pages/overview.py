@@ -11,7 +11,7 @@ from typing import Any
 from sojourn.core.units import format_bytes, format_duration, plural
 from sojourn.web.pages.parts import Column, Fact, Facts, Note, Part, Table
 from sojourn.web.pages.shell import LIVE_SECONDS, Panel, heading, page, panels
-from sojourn.web.pages.view import View
+from sojourn.web.pages.view import View, kept_in_step
 
 RANKED = 10
 HOUR_NS = 3600 * 10**9
@@ -153,7 +153,7 @@ def node_table(view: View, found: Sequence[Mapping[str, Any]]) -> Sequence[Part]
         Column(
             "ahead_ns", "Clock ahead", kind="duration", width=130, hint="of this machine's; the way took part of it"
         ),
-        Column("clock_error_ns", "Clock ±", kind="duration", width=110, hint="as its kernel says"),
+        Column("in_step", "In step", width=105, hint="whether its clock is kept in step, and within what"),
         Column("failed", "Failing", kind="count", width=100, hint="streams that cannot be recorded"),
         Column("metrics", "Measures"),
         Column("tags", "Tags"),
@@ -169,7 +169,7 @@ def _node_row(node: Mapping[str, Any]) -> dict[str, Any]:
         "last_seen_ns": node["last_seen_ns"],
         "spool_epochs": report.get("spool_epochs"),
         "ahead_ns": report.get("ahead_ns"),
-        "clock_error_ns": report.get("clock_error_ns"),
+        "in_step": kept_in_step(report["synchronised"], report["clock_error_ns"]) if report else "–",
         "failed": len(node["failed"]),
         "metrics": ", ".join(node["metrics"]),
         "tags": ", ".join(node["tags"]),

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from sojourn.core.keys import FLOW_FIELDS
@@ -22,7 +23,7 @@ from sojourn.web.charts.tails import Curve, curve_of_buckets, percentile_curve
 from sojourn.web.pages.parts import Chart, Column, Fact, Facts, Note, Part, Table
 from sojourn.web.pages.shell import LIVE_SECONDS, Panel, heading, page, panels
 from sojourn.web.pages.unit import named
-from sojourn.web.pages.view import View, duration, within
+from sojourn.web.pages.view import View, ahead, duration, within
 
 INTERVALS = 60
 FEWEST_NS = 10**9
@@ -30,6 +31,7 @@ MOST_FLOWS = 10_000  # that a browser sorts and filters at once
 MANY_FLOWS = 2_000  # a table of so many is renewed seldom, as it has to be sent as a whole
 SELDOM_SECONDS = 60.0
 MOST_SEGMENTS = 12
+MOST_BARS = 8  # of flows of a path; those without any answer, such as routers' own, have none
 _MEASURED = "measured between two points"
 
 FLOWS = [
@@ -262,7 +264,7 @@ def clock_facts(clock: Mapping[str, Any]) -> list[Fact]:
     offset = clock.get("offset_ns") or 0
     return [
         Fact("Receiver's clock",
-             f"{format_duration(abs(offset))} {'ahead' if offset > 0 else 'behind'}" if offset else "in step",
+             ahead(offset),
              hint="" if doubt is not None else "as far as is known", tone="" if doubt is not None else "warn"),
         Fact("Within", "±\u202f" + format_duration(doubt) if doubt is not None else "not known"),
         Fact("By", str(clock.get("source", "–"))),
@@ -364,7 +366,8 @@ async def path(view: View, names: Sequence[str]) -> Sequence[Part]:
     result = await asyncio.to_thread(PathResult.of, parts)
     means = [one["mean_ns"] for one in result.segments]
     bars: dict[str, Sequence[float | None]] = {"all packets": means}
-    bars |= {flow_text(row): [row[f"{name}_mean_ns"] for name in names] for row in list(result)[:8]}
+    answered = (row for row in result if any(row[f"{name}_mean_ns"] is not None for name in names))
+    bars |= {flow_text(row): [row[f"{name}_mean_ns"] for name in names] for row in islice(answered, MOST_BARS)}
     facts = [
         Fact(one["segment"], duration(one["mean_ns"]), hint=within(one),
              tone="warn" if one["segment"] == result.slowest else "", href=view.link("/segment", name=one["segment"]))

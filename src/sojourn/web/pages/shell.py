@@ -19,7 +19,7 @@ from nicegui import ui
 from sojourn.core.errors import SojournError
 from sojourn.web.pages.parts import Drawn, Note, Part, redraw, tag
 from sojourn.web.pages.unit import RefusedError
-from sojourn.web.pages.view import RANGES, View
+from sojourn.web.pages.view import RANGES, View, range_name
 
 LIVE_SECONDS = 5.0
 Fill = Callable[[], Awaitable[Sequence[Part]]]
@@ -102,7 +102,7 @@ def _range_form(view: View) -> None:
     with tag("form", "", "fields", method="get", action=view.path, aria_label="Range of time"):
         keep_fields(view, "from", "to")
         if view.asked_to == "now":
-            known.setdefault(view.asked_from, f"since {view.asked_from}")
+            known.setdefault(view.asked_from, range_name(view.asked_from))
             with tag("div", "", "field"):
                 tag("label", "The last", for_="range-from")
                 options("range-from", "from", known, view.asked_from, submits=True)

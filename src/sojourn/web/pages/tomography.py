@@ -1,6 +1,7 @@
 """Collections of sinks: where, hop by hop, packets waited. One collection is drawn as the network that it came through.
 
-Links and packets are those of the latest `MOST_PACKETS` packets of the range, waits of nodes those of all in it.
+Links and packets are those of the first `MOST_PACKETS` packets of the range, waits of nodes those of all in it; a
+slider goes over stretches of it, in colours that are the same for all.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
+from urllib.parse import urlencode
 
-from sojourn.core.units import plural
+from sojourn.core.units import NS_PER_SECOND, plural
 from sojourn.web.charts.journeys import waterfall
 from sojourn.web.charts.networks import Link, Node, network, placed
 from sojourn.web.pages.parts import Chart, Column, Fact, Facts, Note, Part, Slider, Table
@@ -26,6 +28,8 @@ MOST_PACKETS = 1000
 STRETCHES = 24
 PATH = "/api/v1/nodes/{}/collections/{}"
 SINK = "sink"
+_NOTHING = Note("No packet of this range is solved. Choose a longer one, or have what has come solved now:",
+                command="sojourn sink close NODE/COLLECTION")  # fmt: skip
 
 
 @page("/collections", "Tomography")
@@ -90,6 +94,7 @@ class Field:
         self._path = named(PATH, node, name)
         self._places: dict[str, tuple[float, float]] = {}
         self._scale: list[float] = []
+        self._spans_all = False  # the scale, all stretches
         self._measured = (0, 0)
         at = view.param("at", "0")
         self.at = int(at) if at.isdecimal() and len(at) < 4 else 0  # the stretch looked at; 0: all
@@ -99,12 +104,12 @@ class Field:
         span = self._view.span()
         return {"from_ns": max(span.from_ns, 0), "to_ns": span.to_ns}
 
-    def _stretch(self) -> dict[str, int]:
-        """The part of the range that the slider is at."""
+    def _stretch(self, at: int) -> dict[str, int]:
+        """The part of the range that the slider shows at a place; 0 is all of it."""
         first, last = self._measured
-        if not self.at or last <= first:
+        if not at or last <= first:
             return self._range()
-        ends = [first + (last - first) * place // STRETCHES for place in (self.at - 1, self.at)]
+        ends = [first + (last - first) * place // STRETCHES for place in (at - 1, at)]
         return {"from_ns": ends[0], "to_ns": ends[1]}
 
     async def _move(self, value: int) -> None:
@@ -112,20 +117,34 @@ class Field:
         if self.moved is not None:
             await self.moved()
 
+    async def _first(self, **within: int) -> int | None:
+        """When the first packet of a range was generated."""
+        found = await self._view.unit.get(f"{self._path}/hops", limit=1, **within)
+        return int(found["next"].partition("-")[0]) if found["packets"] else None
+
+    async def _waits(self, within: Mapping[str, int]) -> list[Mapping[str, Any]]:
+        return list((await self._view.unit.get(f"{self._path}/nodes", **within))["nodes"])
+
     async def _slider(self) -> list[Part]:
-        """Over the time from the first packet of the range to the last; colours span what is there in all of it."""
-        waits = await self._view.unit.get(f"{self._path}/nodes", **self._range())
-        self._scale = [one["mean_ns"] for one in waits["nodes"]]
-        hops = await self._view.unit.get(f"{self._path}/hops", limit=1, **self._range())
+        """Over the time from the first packet of the range to the last."""
+        first = await self._first(**self._range())
         newest = (await self._view.unit.get(self._path))["newest_ns"]
-        if not hops["hops"] or newest is None:
+        if first is None or newest is None:
             return []
-        self._measured = hops["hops"][0]["t0_ns"], min(newest, self._range()["to_ns"]) + 1
-        ends = self._stretch()
+        self._measured = first, min(newest, self._range()["to_ns"]) + 1
+        if self.at and not self._spans_all:
+            self._spans_all = True
+            await self._span_all()
+        ends = self._stretch(self.at)
         text = "all of the range"
         if self.at:
             text = f"{self._view.time(ends['from_ns'])}, {duration(ends['to_ns'] - ends['from_ns'])} long"
         return [Slider("Time", "at", STRETCHES, min(self.at, STRETCHES), text, self._move)]
+
+    async def _span_all(self) -> None:
+        """Have colours span what is there in each stretch: that asks for all stretches, about as much as the range."""
+        found = [await self._waits(self._stretch(at)) for at in range(1, STRETCHES + 1)]
+        self._scale = [one["mean_ns"] for waits in found for one in waits]
 
     async def progress(self) -> Sequence[Part]:
         """Its counts."""
@@ -143,9 +162,9 @@ class Field:
 
     async def nodes(self) -> Sequence[Part]:
         """How long packets stayed at each node."""
-        found = await self._view.unit.get(f"{self._path}/nodes", **self._stretch())
-        if not found["nodes"]:
-            return [_nothing()]
+        found = await self._waits(self._stretch(self.at))
+        if not found:
+            return [_NOTHING]
         columns = [
             Column("node", "Node", width=90),
             Column("mean_ns", "Mean", kind="duration", width=105, sort="desc"),
@@ -153,15 +172,15 @@ class Field:
             Column("queue_share", "In queue", kind="share", width=105, hint="packets that waited behind others"),
             Column("packets", "Packets", kind="count", width=105),
         ]
-        return [Table("nodes by delay", columns, found["nodes"], key=("node",), height=420)]
+        return [Table("nodes by delay", columns, found, key=("node",), height=420)]
 
     async def drawn(self) -> Sequence[Part]:
         """Nodes coloured by their mean delay, links as wide as they are used."""
         slider = await self._slider()
-        waits = (await self._view.unit.get(f"{self._path}/nodes", **self._stretch()))["nodes"]
+        waits = await self._waits(self._stretch(self.at))
         if not waits:
-            return [*slider, _nothing()]
-        used = _links(await self._hops(self._stretch()))
+            return [*slider, *(await self._elsewhere() or [_NOTHING])]
+        used = _links(await self._hops(self._stretch(self.at)))
         means = {str(one["node"]): one["mean_ns"] for one in waits}
         names = list(dict.fromkeys([*means, *(end for pair in used for end in pair)]))
         number = {name: place for place, name in enumerate(names)}
@@ -183,7 +202,7 @@ class Field:
         """The packets of the range, with what each took."""
         hops = await self._hops()
         if not hops:
-            return [_nothing()]
+            return [_NOTHING]
         found: dict[tuple[int, int, int], dict[str, Any]] = {}
         for hop in hops:
             key = hop["origin"], hop["seq"], hop["t0_ns"]
@@ -225,6 +244,18 @@ class Field:
                 parts.append(Chart(waterfall(columns_of(hops)), height=110 + 40 * len(hops)))
         return parts
 
+    async def _elsewhere(self) -> list[Part]:
+        """Where the packets are, if none is in the range; nothing if some are."""
+        about = self._range()
+        newest = (await self._view.unit.get(self._path))["newest_ns"]
+        first = await self._first(from_ns=0, to_ns=newest) if newest is not None else None
+        if first is None or newest is None or (newest >= about["from_ns"] and first <= about["to_ns"]):
+            return []
+        ends = {"from": self._view.time(first), "to": self._view.time(newest + NS_PER_SECOND)}
+        href = f"{self._view.path}?{urlencode({'node': self._node, 'name': self._name, **ends})}"
+        text = "No packet was generated in this range."
+        return [Note(text, "warn"), Facts([Fact("All packets", f"{ends['from']} to {ends['to']}", href=href)])]
+
     async def _hops(self, within: Mapping[str, int] | None = None) -> Sequence[Mapping[str, Any]]:
         asked = within or self._range()
         page_of_hops = await self._view.unit.get(f"{self._path}/hops", limit=MOST_PACKETS, **asked)
@@ -240,8 +271,3 @@ def _links(hops: Sequence[Mapping[str, Any]]) -> Counter[tuple[str, str]]:
     for path in paths.values():
         used.update(pairwise([*path, SINK]))
     return used
-
-
-def _nothing() -> Note:
-    return Note("No packet of this range is solved. Choose a longer one, or have what has come solved now: "
-                "sojourn sink close.")  # fmt: skip

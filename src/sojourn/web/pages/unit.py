@@ -38,7 +38,7 @@ class Unit:
         self.session = session
         transport = httpx.ASGITransport(app=app, client=(host, 0))
         bearer = {"Authorization": f"Bearer {session.text}"}
-        self._client = httpx.AsyncClient(transport=transport, base_url="http://unit", headers=bearer, timeout=SECONDS)
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://unit", headers=bearer)
 
     async def get(self, path: str, **params: Any) -> Any:
         """What a GET answers; parameters of None are left out."""
@@ -51,7 +51,10 @@ class Unit:
     async def _ask(self, method: str, path: str, **how: Any) -> Any:
         task = asyncio.create_task(self._client.request(method, path, **how))
         try:
-            answer = await asyncio.shield(task)
+            answer = await asyncio.wait_for(asyncio.shield(task), SECONDS)
+        except TimeoutError:
+            task.cancel()
+            raise RefusedError(504, f"there was no answer within {SECONDS:.0f} s") from None
         except asyncio.CancelledError:
             # Ending a question ends the process that works on it: one that is almost done is cheaper to wait for.
             asyncio.get_running_loop().call_later(GRACE_SECONDS, task.cancel)

@@ -6,6 +6,7 @@ the words of the command line (``from=-1h``, ``to=2026-01-31T10:05``). A time wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -23,6 +24,8 @@ from sojourn.web.pages.unit import Unit
 
 RANGES = {"-5m": "5 minutes", "-15m": "15 minutes", "-1h": "hour", "-6h": "6 hours", "-24h": "day", "-7d": "week"}
 USUAL_RANGE = "-1h"
+_UNITS = {"s": "second", "m": "minute", "min": "minute", "h": "hour", "d": "day", "w": "week"}
+_AGO = re.compile(rf"-([0-9]+(?:\.[0-9]+)?)({'|'.join(_UNITS)})")
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,44 @@ def duration(value: float | None) -> str:
     ('–', '1.50 ms')
     """
     return "–" if value is None else format_duration(value)
+
+
+def ahead(offset_ns: int) -> str:
+    """How a clock is to another one.
+
+    >>> ahead(1_500_000), ahead(-20_000), ahead(0)
+    ('1.50 ms ahead', '20.0 µs behind', 'in step')
+    """
+    return f"{format_duration(abs(offset_ns))} {'ahead' if offset_ns > 0 else 'behind'}" if offset_ns else "in step"
+
+
+def kept_in_step(synchronised: bool | None, error_ns: int | None) -> str:
+    """What a node's kernel says of its clock.
+
+    Of a clock that nothing keeps in step it says ± 16 s, the most that it can: that is no measurement.
+
+    >>> kept_in_step(True, 1_500_000), kept_in_step(False, 16 * 10**9), kept_in_step(None, None)
+    ('± 1.50 ms', 'no', 'not known')
+    """
+    if synchronised is None:
+        return "not known"
+    if not synchronised:
+        return "no"
+    return "yes" if error_ns is None else f"± {format_duration(error_ns)}"
+
+
+def range_name(asked: str) -> str:
+    """What to call a range that begins at a time and ends now, in the words of the usual ones where it has any.
+
+    >>> range_name("-3m"), range_name("-1h"), range_name("-90s"), range_name("2026-01-31")
+    ('3 minutes', 'hour', '90 seconds', 'since 2026-01-31')
+    """
+    if asked in RANGES:
+        return RANGES[asked]
+    found = _AGO.fullmatch(asked.replace(" ", ""))
+    if found is None:
+        return f"since {asked}"
+    return f"{found[1]} {_UNITS[found[2]]}{'' if found[1] == '1' else 's'}"
 
 
 def within(row: Mapping[str, Any], unit_text: str = "95 %") -> str:

@@ -62,7 +62,10 @@
     parse,
     time,
     bytes: known((size) => scaled(size, sizes)),
-    count: known((value) => value.toLocaleString("en", { maximumFractionDigits: 2 })),
+    count: known((value) => {
+      const digits = Number.isInteger(value) ? 0 : 2; // those of one column line up
+      return value.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+    }),
     number: known((value) => Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 6 })),
     share: known((value) => {
       const percent = 100 * value;

@@ -67,7 +67,7 @@ class Path:
         parts: list[Part] = [Facts(facts), *notes]
         if any(value is not None for value in bars["now"]):
             parts.append(Chart(path_breakdown(names, bars, cause=diagnosis and diagnosis["cause"]), height=190))
-        return [*parts, _table(found), *(Note(text) for text in found["notes"])]
+        return [*parts, _table(found), *(Note(f"{text[:1].upper()}{text[1:]}.") for text in found["notes"])]
 
     def _notes(self, found: Any) -> list[Part]:
         if found["diagnosis"] is None:
@@ -101,7 +101,7 @@ def _table(found: Any) -> Table:
             {
                 **{name: row[name] for name in ("segment", "kind", "mean_ns", "low_ns", "high_ns", "loss", "weight")},
                 "place": place + 1,
-                "change": None if change.get("change_ns") is None else signed(change["change_ns"]),
+                "change_ns": change.get("change_ns"),
                 "why": row["reason"] or change.get("evidence", ""),
             }
         )
@@ -113,7 +113,7 @@ def _table(found: Any) -> Table:
         Column("mean_ns", "Delay", kind="duration", width=95),
         Column("low_ns", "95 % low", kind="duration", width=100),
         Column("high_ns", "95 % high", kind="duration", width=100),
-        Column("change", "Change", width=105),
+        Column("change_ns", "Change", kind="duration", width=105),
         Column("loss", "Loss", kind="share", width=85),
         Column("why", "Rests on"),
     ]

@@ -121,7 +121,7 @@ async def own_uploads(view: View, path: str) -> Sequence[Part]:
     return [
         Table("your uploads", columns, rows, key=("id",), height=340),
         Note(f"{room}, they take {format_bytes(used)}; {kept}"),
-        _Removal(tuple((one["id"], " → ".join(one["files"].values())) for one in found["uploads"]), path),
+        _Removal(tuple((one["id"], _called(view, one)) for one in found["uploads"]), path),
     ]
 
 
@@ -129,6 +129,12 @@ def _row(one: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: one[name] for name in ("id", "state", "created_ns", "expires_ns", "size_bytes")}
     report = "open" if one["state"] == "done" else None
     return {**kept, "files": " → ".join(one["files"].values()) or "–", "kind": KINDS[one["kind"]], "report": report}
+
+
+def _called(view: View, one: Mapping[str, Any]) -> str:
+    """An upload by its files, and when it began: the same may be uploaded twice."""
+    files = " → ".join(one["files"].values())
+    return f"{files[:60] or 'what was not sent'}, {view.time(one['created_ns'])[-8:]}"
 
 
 class _Removal:
@@ -145,10 +151,10 @@ class _Removal:
     def draw(self, *, dark: bool) -> _Removal:  # noqa: ARG002
         """A button for each of the latest."""
         with tag("div", "", "actions"):
-            for upload_id, files in self._uploads[:5]:
+            for upload_id, called in self._uploads[:5]:
                 tag(
-                    "button", f"Remove {files[:60]}", "quiet", type="button", data_remove=f"/uploads/{upload_id}",
-                    data_sure=f"Remove {files[:60]} and its report?", data_then=self._path,
+                    "button", f"Remove {called}", "quiet", type="button", data_remove=f"/uploads/{upload_id}",
+                    data_sure=f"Remove {called} and its report?", data_then=self._path,
                 )  # fmt: skip
         return self
 
