@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sojourn.cli.configured import ClientAccess, Effective, client_access, client_settings, option_key
-from sojourn.cli.options import command_group
+from sojourn.cli.options import command_group, gathered
 from sojourn.cli.output import Format as RowFormat
 from sojourn.cli.output import columns, print_json, say, write_rows
 from sojourn.core.errors import UsageError
@@ -136,9 +136,9 @@ def agent_tables() -> dict[str, Any]:
 
 
 def _check_serve() -> str:
-    from sojourn.cli.fleet.serve import settled_options
+    from sojourn.cli.fleet.serve import ServeFlags
 
-    options = settled_options(**_context("serve").params)
+    options = gathered(ServeFlags, _context("serve").params).settled()
     return f"good, {options.scheme}://{options.host}:{options.port}"
 
 

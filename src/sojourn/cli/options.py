@@ -1,14 +1,14 @@
 """Options that several commands share, declared once, and groups of them that a command takes as one object.
 
-A group is a frozen dataclass whose fields are options. `grouped` lets a command take such objects: on the command
-line the fields are options like any other.
+A group is a frozen dataclass whose fields are options, or groups in turn. `grouped` lets a command take such objects:
+on the command line the fields are options like any other.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeAlias, TypeVar, get_type_hints
@@ -92,28 +92,41 @@ def command_group(purpose: str, example: str) -> typer.Typer:
 
 def grouped(command: Callable[Parameters, Returned]) -> Callable[..., Returned]:
     """A command whose dataclass parameters are options, one for each field."""
-    hints = get_type_hints(command, include_extras=True)
-    signature = inspect.signature(command)
-    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind) and isinstance(kind, type)}
-    flat: dict[str, inspect.Parameter] = {}
-    for name, parameter in signature.parameters.items():
-        for one in _options_of(groups[name]) if name in groups else [parameter.replace(annotation=hints[name])]:
-            flat[one.name] = one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    flat = {one.name: one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in _options_of(command)}
 
     @wraps(command)
     def call(**given: Any) -> Returned:
-        for name, group in groups.items():
-            given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
-        return command(**given)  # type: ignore[call-arg]
+        return command(**_in_groups(command, given))  # type: ignore[call-arg]
 
     call.__signature__ = inspect.Signature(list(flat.values()))  # type: ignore[attr-defined]
     call.__annotations__ = {name: one.annotation for name, one in flat.items()}
     return call
 
 
-def _options_of(group: type) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [one.replace(annotation=hints[name]) for name, one in inspect.signature(group).parameters.items()]
+def gathered(group: Callable[..., Returned], given: Mapping[str, Any]) -> Returned:
+    """A group of options, from the values that a command with these and others was called with."""
+    return group(**_in_groups(group, {one.name: given[one.name] for one in _options_of(group)}))
+
+
+def _in_groups(takes: Callable[..., object], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of options as what takes them wants them: those of a group as one object."""
+    groups = _groups_of(takes)
+    inside = {one.name for group in groups.values() for one in _options_of(group)}
+    alone = {name: value for name, value in given.items() if name not in inside}
+    return alone | {name: gathered(group, given) for name, group in groups.items()}
+
+
+def _groups_of(takes: Callable[..., object]) -> dict[str, type]:
+    hints = get_type_hints(takes, include_extras=True)
+    return {name: kind for name, kind in hints.items() if is_dataclass(kind) and isinstance(kind, type)}
+
+
+def _options_of(takes: Callable[..., object]) -> list[inspect.Parameter]:
+    hints, groups = get_type_hints(takes, include_extras=True), _groups_of(takes)
+    found = []
+    for name, one in inspect.signature(takes).parameters.items():
+        found += _options_of(groups[name]) if name in groups else [one.replace(annotation=hints[name])]
+    return found
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sojourn.server.door.gate import Dashboard
     from sojourn.server.door.limits import Limits
     from sojourn.server.ingest.link import BrokerOptions
+    from sojourn.server.options import ServeOptions
     from sojourn.web.uploads.desk import UploadOptions
 
 COMMAND = ConfiguredCommand
@@ -198,68 +199,67 @@ class AtBroker:
         return options
 
 
-def _settled(
-    *,
-    data: DataOption = None,
-    listening: Listening,
-    keeping: Keeping,
-    watching: Watching,
-    quotas: OfNodes,
-    uploads: Uploads,
-    broker: AtBroker,
-    log_format: LogFormatOption = "text",
-) -> Any:
-    """What the options say, checked as far as that is possible without opening anything."""
-    from sojourn.server.options import ServeOptions
+@dataclass(frozen=True, kw_only=True)
+class ServeFlags:
+    """All that `serve` is told."""
 
-    place = data or str(default_data())
-    taken = uploads.options(place)
-    return ServeOptions(
-        data=place,
-        host=listening.host,
-        port=listening.port,
-        certificate=listening.certificate,
-        private_key=listening.private_key,
-        forwarded_from=tuple(listening.forwarded_from or ()),
-        own_directory=default_data(),
-        limits=_limits(keeping, watching, quotas, upload_bytes=taken.most_bytes if taken else 0),
-        logs_json=log_format == "json",
-        broker=broker.options(),
-        workers=listening.workers,
-        dashboard=_dashboard(taken),
-    )
+    data: DataOption = None
+    listening: Listening
+    keeping: Keeping
+    watching: Watching
+    quotas: OfNodes
+    uploads: Uploads
+    broker: AtBroker
+    log_format: LogFormatOption = "text"
 
+    def settled(self) -> ServeOptions:
+        """What the options say, checked as far as that is possible without opening anything."""
+        from sojourn.server.options import ServeOptions
 
-settled_options = grouped(_settled)
+        place = self.data or str(default_data())
+        taken = self.uploads.options(place)
+        return ServeOptions(
+            data=place,
+            host=self.listening.host,
+            port=self.listening.port,
+            certificate=self.listening.certificate,
+            private_key=self.listening.private_key,
+            forwarded_from=tuple(self.listening.forwarded_from or ()),
+            own_directory=default_data(),
+            limits=self._limits(taken.most_bytes if taken else 0),
+            logs_json=self.log_format == "json",
+            broker=self.broker.options(),
+            workers=self.listening.workers,
+            dashboard=_dashboard(taken),
+        )
+
+    def _limits(self, upload_bytes: int) -> Limits:
+        from sojourn.server.door.limits import Limits
+        from sojourn.store.upkeep.downsampling import MergeStep
+
+        keeping, quotas = self.keeping, self.quotas
+        return Limits(
+            upload_bytes=upload_bytes,
+            keep_epochs_ns=_kept(keeping.keep_epochs, "--keep-epochs"),
+            merge_epochs=tuple(MergeStep.parse(text) for text in keeping.merge_epochs or ()),
+            keep_collections_ns=_kept(keeping.keep_collections, "--keep-collections"),
+            keep_audit_ns=None if keeping.keep_audit == "never" else _kept(keeping.keep_audit, "--keep-audit"),
+            silent_after_ns=silence(self.watching.silent_after, "--silent-after"),
+            webhook=_checked_webhook(self.watching.webhook),
+            quota_bytes=quota(quotas.quota_bytes, "--quota-bytes"),
+            quota_streams=quota(quotas.quota_streams, "--quota-streams"),
+            quota_keys=quota(quotas.quota_keys, "--quota-keys"),
+        )
 
 
 @grouped
-def serve(
-    *,
-    data: DataOption = None,
-    listening: Listening,
-    keeping: Keeping,
-    watching: Watching,
-    quotas: OfNodes,
-    uploads: Uploads,
-    broker: AtBroker,
-    log_format: LogFormatOption = "text",
-) -> None:
+def serve(flags: ServeFlags) -> None:
     """Serve until Ctrl-C."""
     from sojourn.server.serving import serve as run
     from sojourn.store.database import shown_place
 
-    options = _settled(
-        data=data,
-        listening=listening,
-        keeping=keeping,
-        watching=watching,
-        quotas=quotas,
-        uploads=uploads,
-        broker=broker,
-        log_format=log_format,
-    )
-    tell = logged_in_json("sojourn.serve") if log_format == "json" else say
+    options = flags.settled()
+    tell = logged_in_json("sojourn.serve") if options.logs_json else say
 
     def announce(url: str, token_file: Path | None) -> None:
         print(url, flush=True)
@@ -289,24 +289,6 @@ def _dashboard(uploads: UploadOptions | None) -> Callable[[FastAPI], Dashboard] 
     from sojourn.web.pages.front import PageFront
 
     return partial(PageFront, uploads=uploads)
-
-
-def _limits(keeping: Keeping, watching: Watching, quotas: OfNodes, *, upload_bytes: int) -> Limits:
-    from sojourn.server.door.limits import Limits
-    from sojourn.store.upkeep.downsampling import MergeStep
-
-    return Limits(
-        upload_bytes=upload_bytes,
-        keep_epochs_ns=_kept(keeping.keep_epochs, "--keep-epochs"),
-        merge_epochs=tuple(MergeStep.parse(text) for text in keeping.merge_epochs or ()),
-        keep_collections_ns=_kept(keeping.keep_collections, "--keep-collections"),
-        keep_audit_ns=None if keeping.keep_audit == "never" else _kept(keeping.keep_audit, "--keep-audit"),
-        silent_after_ns=silence(watching.silent_after, "--silent-after"),
-        webhook=_checked_webhook(watching.webhook),
-        quota_bytes=quota(quotas.quota_bytes, "--quota-bytes"),
-        quota_streams=quota(quotas.quota_streams, "--quota-streams"),
-        quota_keys=quota(quotas.quota_keys, "--quota-keys"),
-    )
 
 
 def _checked_webhook(text: str | None) -> str | None:
