@@ -55,13 +55,19 @@ $(WARM): $(KERNELS)
 	$(BIN)/sojourn warm-up
 	touch $@
 
+# Pytest keeps what it makes of the assertions of a test file, for the other processes and for the next run.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+# Three processes for two cores: tests of servers and agents mostly wait. Who runs what is said in tests/processes.py.
+PROCESSES := $(shell echo $$(($$(nproc) * 3 / 2)))
+
 test: $(KERNELS) $(MICROPYTHON)/.installed $(AXE)/.installed system-packages
 	$(MAKE) --no-print-directory -j 2 check $(WARM)
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not long and not live"
-	$(BIN)/python -m pytest -m "live and not long"
+	$(PYTEST) -n $(PROCESSES) -m "not long and not live"
+	$(PYTEST) -n 2 -m "live and not long"
 
 test-long: $(KERNELS) system-packages
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m long
+	$(PYTEST) -n auto -m "long and not live"
+	$(PYTEST) -m "long and live"
 
 # Tests whose kernels are quick enough for the interpreter, which checks every load; no compiled code is involved.
 CHECKED := tests/core tests/epochs $(addprefix tests/capture/,$(addsuffix .py,files/test_capture_files files/test_extreme_times \

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
 
 from postgresql_server import PostgresqlServer, programs_directory, running_server
+from processes import ByModule, first
 
 # Workers share the cores: threads of linear algebra on small matrices would wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -29,20 +31,15 @@ settings.register_profile(
 settings.load_profile("sojourn")
 
 
-LONGEST = ("tests/test_docs.py", "tests/tomography/", "tests/server/sinks/", "tests/cli/test_warm_up.py")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs on real interfaces is marked: `make test` runs it by itself, as it is about time.
+    """What takes longest comes first."""
+    items.sort(key=lambda item: first(item.nodeid))
 
-    What takes longest comes first, so that in the end no process waits for another.
-    """
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
-    for item in items:
-        group = item.get_closest_marker("xdist_group")
-        if group is not None and group.args == ("live",):
-            item.add_marker(pytest.mark.live)
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByModule:
+    return ByModule(config, log)
 
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

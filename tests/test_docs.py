@@ -34,10 +34,19 @@ def shell_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
+@pytest.fixture(scope="session")
+def named_files(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> Path:
+    """The captures, traces and topologies that the documents name."""
+    made = tmp_path_factory.mktemp("documents")
+    make_data(made, shared_data)
+    return made
+
+
 @pytest.fixture
-def folder(tmp_path: Path, shared_data: Path) -> Path:
-    """A folder with the captures, traces and topologies that the documents name."""
-    make_data(tmp_path, shared_data)
+def folder(tmp_path: Path, named_files: Path) -> Path:
+    """A folder of a page's own, with links to the files that documents name."""
+    for file in named_files.iterdir():
+        (tmp_path / file.name).symlink_to(file.resolve())
     return tmp_path
 
 

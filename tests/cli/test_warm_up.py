@@ -12,7 +12,6 @@ import pytest
 
 from sojourn.lab.small_world import write_small_world
 
-pytestmark = pytest.mark.xdist_group("warm-up")
 ALL = """flows in.pcap
 rtt in.pcap
 measure in.pcap out.pcap

@@ -21,9 +21,6 @@ from sojourn.exports.readings import FAMILIES
 from sojourn.store.epochs import StreamRecord
 from waiting import eventually
 
-# What the fixtures record is recorded once, and not in each process.
-pytestmark = pytest.mark.xdist_group("prometheus")
-
 
 @pytest.fixture(scope="module")
 def scraped_unit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unit]:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import pytest
 
 from live_hosts import transfer_seconds
+from machine import live_marks
 from sojourn.core.errors import ParameterError, SojournError, UsageError
 from sojourn.lab.namespaces import (
     NAMESPACES,
@@ -27,13 +28,7 @@ from sojourn.lab.namespaces import (
 )
 from waiting import PATIENCE_SECONDS, eventually
 
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="NETWORK NAMESPACES ARE NOT TESTED: they need root",
-    ),
-]
+pytestmark = live_marks("NETWORK NAMESPACES ARE NOT TESTED: they need root")
 
 
 def own_namespaces() -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from machine import needs_root
 from sojourn.lab.metrics import message_world
 from sojourn.papers.iotm import (
     EQUAL,
@@ -27,10 +26,7 @@ from sojourn.papers.iotm import (
 )
 from sojourn.papers.reproduction import Scale
 
-needs_root = pytest.mark.skipif(
-    (os.geteuid() != 0 or shutil.which("mosquitto") is None) and not os.environ.get("CI"),
-    reason="REAL ROUND TRIPS ARE NOT TESTED: they need root and mosquitto",
-)
+with_broker = needs_root("REAL ROUND TRIPS ARE NOT TESTED: they need root and mosquitto", "mosquitto")
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 10])
@@ -112,7 +108,7 @@ def test_what_the_machine_cannot_do_is_left_out_with_a_remark(experiment, monkey
 
 
 @pytest.mark.long
-@pytest.mark.xdist_group("live")
+@pytest.mark.live
 def test_real_processes_are_counted_within_5_per_cent_and_nothing_stays_behind() -> None:
     mounts, left = Path("/proc/self/mounts").read_text(), set(Path("/var/tmp").iterdir())
     recording = real.record_disk(15, epoch="3s")
@@ -125,9 +121,9 @@ def test_real_processes_are_counted_within_5_per_cent_and_nothing_stays_behind()
     assert "iotm-" not in names
 
 
-@needs_root
+@with_broker
 @pytest.mark.long
-@pytest.mark.xdist_group("live")
+@pytest.mark.live
 def test_real_round_trips_are_closer_than_the_mean_of_all_the_more_epochs_the_closer() -> None:
     """Forty seconds: medians of about 10 % from planned epochs and of 100 buckets, 20 % from sixteen, 50 % of all."""
     recording = real.record_flows(40)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -16,18 +14,15 @@ from rtt_worlds import MS, Packet, flow_id, nanoseconds
 from spin_model import SpinModel
 
 from live_hosts import Tcpdump, wait_for_tcpdump
+from machine import live_marks
 from sojourn.lab.namespaces import Host, HostProcess, Network, two_hosts
 from sojourn.rtt.result import open_rtt
 from sojourn.rtt.state import Kind, RttSamples
 from waiting import PATIENCE_SECONDS
 
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        not os.environ.get("CI") and (os.geteuid() != 0 or not all(map(shutil.which, ("tshark", "dnsmasq")))),
-        reason="QUIC AND DNS OF REAL HOSTS ARE NOT TESTED: they need root, tshark and dnsmasq",
-    ),
-]
+pytestmark = live_marks(
+    "QUIC AND DNS OF REAL HOSTS ARE NOT TESTED: they need root, tshark and dnsmasq", "tshark", "dnsmasq"
+)
 HERE = Path(__file__).parent
 RELAY = "10.97.1.1"
 DELAY_MS = 10

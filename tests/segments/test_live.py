@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from live_hosts import transfer_seconds
+from machine import needs_root
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.filters import PacketFilter
 from sojourn.capture.live.reader import LiveReader
@@ -24,11 +24,8 @@ from sojourn.segments.live import NOTICE_NS, EdgeLog, LiveAnswer, LiveSegment, O
 from sojourn.segments.plan import SegmentPlan, plan_ledger, plan_segment
 from waiting import PATIENCE_SECONDS
 
-needs_root = pytest.mark.skipif(
-    os.geteuid() != 0 and not os.environ.get("CI"),
-    reason="LIVE SEGMENTS ARE NOT TESTED: they need root for packet sockets and network namespaces",
-)
-pytestmark = pytest.mark.xdist_group("live")
+with_root = needs_root("LIVE SEGMENTS ARE NOT TESTED: they need root for packet sockets and network namespaces")
+pytestmark = pytest.mark.live
 
 RATE, BURST, FRAME_BYTES = 4_000_000, 200, 1000
 PLAN = plan_segment("lds", 100_000, flows=10, loss=0.0)
@@ -121,7 +118,7 @@ def measure(
         return segment.run(), segment
 
 
-@needs_root
+@with_root
 def test_packets_in_flight_at_the_edges_are_not_taken_for_lost(network: Network) -> None:
     with filled_queue(network):
         answer, segment = measure(network, seconds=1.5)
@@ -140,7 +137,7 @@ def test_packets_in_flight_at_the_edges_are_not_taken_for_lost(network: Network)
     assert answer.first_ns <= first <= last <= answer.last_ns == answer.first_ns + 1_500_000_000
 
 
-@needs_root
+@with_root
 def test_a_stop_ends_at_its_own_time_and_waits_for_those_on_their_way(network: Network) -> None:
     stopped: list[int] = []
     with filled_queue(network):
@@ -151,7 +148,7 @@ def test_a_stop_ends_at_its_own_time_and_waits_for_those_on_their_way(network: N
     assert answer.left_out["sent after the end at receiver"] > 50
 
 
-@needs_root
+@with_root
 def test_packets_that_come_too_fast_to_be_matched_are_measured_with_sketches_from_then_on(network: Network) -> None:
     assert network.router is not None
     with network.router.entered():
@@ -173,7 +170,7 @@ def test_packets_that_come_too_fast_to_be_matched_are_measured_with_sketches_fro
     assert "5,000 of 20,000 had been dropped" in answer.overload.told(answer.first_ns)
 
 
-@needs_root
+@with_root
 def test_classes_are_told_apart_live(network: Network) -> None:
     assert network.router is not None
     marks = ("0xb8", "0x00")
@@ -191,7 +188,7 @@ def test_classes_are_told_apart_live(network: Network) -> None:
     assert sum(total.sent for total in found.values()) == answer.match.aggregate.sent
 
 
-@needs_root
+@with_root
 def test_flows_that_do_not_take_the_way_are_left_out_of_the_totals(network: Network) -> None:
     """A ping of the router itself enters at the left and never leaves at the right."""
     router, receiver = (
@@ -205,7 +202,7 @@ def test_flows_that_do_not_take_the_way_are_left_out_of_the_totals(network: Netw
     assert 5 <= answer.whole.totals.sent == answer.whole.totals.received <= 55
 
 
-@needs_root
+@with_root
 @pytest.mark.parametrize("sketch", ["auto", pytest.param("lds", marks=pytest.mark.long)])
 def test_one_flow_at_heavy_loss_has_its_counts_and_a_delay(network: Network, sketch: str) -> None:
     """What is expected by default, 1000 flows and 1 % loss, and then one flow that loses a third or more."""
@@ -224,7 +221,7 @@ def test_one_flow_at_heavy_loss_has_its_counts_and_a_delay(network: Network, ske
     assert flows.mean_ns[0] == pytest.approx(exact.mean_ns, rel=0.2)
 
 
-@needs_root
+@with_root
 def test_a_ledger_is_as_exact_as_matching_every_packet(network: Network) -> None:
     plan = plan_ledger(50_000, flows=10, loss=0.3)
     with filled_queue(network, load=1.3):
@@ -239,7 +236,7 @@ def test_a_ledger_is_as_exact_as_matching_every_packet(network: Network) -> None
     assert flows.mean_ns[0] == pytest.approx(exact.mean_ns[0], abs=0.5)
 
 
-@needs_root
+@with_root
 def test_packets_put_together_by_the_card_are_no_loss() -> None:
     """The sender's kernel hands over up to 64 KB at once; the router's second interface sends what fits the wire."""
     plan = plan_segment("auto", 100_000, flows=10, loss=0.01, joint=True)
@@ -263,7 +260,7 @@ def test_packets_put_together_by_the_card_are_no_loss() -> None:
     assert np.isnan(flows.lost).all()
 
 
-@needs_root
+@with_root
 def test_without_packets_or_with_an_interface_that_goes_there_is_one_error(network: Network) -> None:
     with pytest.raises(InputError, match="left: there was no IP packet to measure; check the interface"):
         measure(network, seconds=0.2, max_delay_ns=100_000_000, expression="udp port 9")
@@ -278,7 +275,7 @@ def test_without_packets_or_with_an_interface_that_goes_there_is_one_error(netwo
     network.router.run("ip", "link", "set", "right", "up")
 
 
-@needs_root
+@with_root
 def test_requests_that_make_no_sense_are_refused() -> None:
     with LiveReader("lo") as one, LiveReader("lo") as other:
         with pytest.raises(ParameterError, match="max_delay"):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-
-import pytest
 
 import sojourn
 from live_hosts import (
@@ -22,6 +19,7 @@ from live_hosts import (
     wait_for_silence,
     wait_for_tcpdump,
 )
+from machine import live_marks
 from sojourn.capture.files.reader import open_capture
 from sojourn.lab.namespaces import Bottleneck, Network, two_hosts
 from sojourn.segments.result import SegmentResult
@@ -30,14 +28,7 @@ from waiting import PATIENCE_SECONDS
 PORT, BYTES = 40_000, 6_000_000
 EDGE_SECONDS = 0.5  # more than the longest delay, for which interfaces are captured before and after they are measured
 
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.live,
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="OFFLOADING IS NOT TESTED: it needs root for packet sockets and network namespaces",
-    ),
-]
+pytestmark = live_marks("OFFLOADING IS NOT TESTED: it needs root for packet sockets and network namespaces")
 
 
 def transfer(network: Network, folder: Path) -> tuple[Path, Path, Path, int]:

@@ -20,6 +20,7 @@ import pytest
 
 import sojourn
 from live_hosts import wait_for_captures, wait_for_listener, wait_for_silence
+from machine import needs_root
 from odd_captures import START_NS, shifted, two_points, write
 from sojourn.core.errors import InputError
 from sojourn.core.units import parse_duration
@@ -202,12 +203,8 @@ def test_pipes_of_other_traffic_are_refused(tmp_path: Path, shared_data: Path, f
         sojourn.measure(*Pipes(tmp_path, (files[0], other)).paths)
 
 
-@pytest.mark.xdist_group("live")
 @pytest.mark.live
-@pytest.mark.skipif(
-    os.geteuid() != 0 and not os.environ.get("CI"),
-    reason="PIPES FROM TWO HOSTS ARE NOT TESTED: it needs root for packet sockets and network namespaces",
-)
+@needs_root("PIPES FROM TWO HOSTS ARE NOT TESTED: it needs root for packet sockets and network namespaces")
 def test_two_hosts_tcpdumps_are_measured_while_packets_pass(tmp_path: Path) -> None:
     """tcpdump at the sender and at the receiver, through a bottleneck, each into a pipe and a file at once."""
     pipes, saved = ([tmp_path / f"{name}.{kind}" for name in ("in", "out")] for kind in ("fifo", "pcap"))

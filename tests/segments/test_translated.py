@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 import socket
 import statistics
 import struct
@@ -21,6 +19,7 @@ from typer.testing import CliRunner
 
 import sojourn
 from live_hosts import Tcpdump, transfer_seconds, wait_for_tcpdump
+from machine import needs_root
 from sojourn.cli.main import app
 from sojourn.core.errors import InputError, UsageError
 from sojourn.lab.namespaces import Bottleneck, Host, two_hosts
@@ -164,10 +163,7 @@ def test_captures_of_other_traffic_are_refused(tmp_path: Path) -> None:
         rows((inside, other))
 
 
-live = pytest.mark.skipif(
-    not os.environ.get("CI") and (os.geteuid() != 0 or shutil.which("nft") is None),
-    reason="A MASQUERADING ROUTER IS NOT TESTED: it needs root and nft",
-)
+with_router = needs_root("A MASQUERADING ROUTER IS NOT TESTED: it needs root and nft", "nft")
 MASQUERADE = """table ip nat {
   chain leaving {
     type nat hook postrouting priority 100
@@ -211,8 +207,8 @@ def segments(path: Path) -> dict[int, int]:
     return {int.from_bytes(packet[4:6], "big"): time_ns for packet, time_ns in sent_to_server(path, 6)}
 
 
-@live
-@pytest.mark.xdist_group("live")
+@with_router
+@pytest.mark.live
 def test_through_a_masquerading_router_every_flow_is_what_its_numbers_say(tmp_path: Path) -> None:
     paths = tmp_path / "inside.pcap", tmp_path / "outside.pcap"
     with two_hosts(router=True, bottleneck=Bottleneck(rate=20_000_000, queue_bytes=30_000)) as network:

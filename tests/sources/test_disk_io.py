@@ -16,15 +16,13 @@ from typing import Any
 
 import pytest
 
+from machine import needs_root
 from sojourn.core.errors import ParameterError, SourceError
 from sojourn.sources.block_trace import tracefs_folder
 from sojourn.sources.disk_io import OVERRUN, DiskIo, SystemCalls, TracedDiskIo
 from sojourn.sources.processes import ProcessFiles
 
-needs_root = pytest.mark.skipif(
-    os.geteuid() != 0 and not os.environ.get("CI"),
-    reason="BLOCK TRACEPOINTS ARE NOT TESTED: they need root",
-)
+with_root = needs_root("BLOCK TRACEPOINTS ARE NOT TESTED: they need root")
 
 BLOCK = 4096
 WRITES = 300
@@ -56,7 +54,7 @@ def instances() -> list[str]:
     return [path.name for path in (tracefs_folder() / "instances").iterdir() if path.name.startswith("sojourn-")]
 
 
-@needs_root
+@with_root
 def test_each_direct_write_is_one_operation_of_its_process(writer: Any, totals: Any) -> None:
     with DiskIo() as source:
         assert source.method == "tracepoint"
@@ -75,7 +73,7 @@ def test_each_direct_write_is_one_operation_of_its_process(writer: Any, totals: 
     assert start - 10**9 <= times[0] <= times[-1] <= end + 10**9
 
 
-@needs_root
+@with_root
 def test_reads_count_and_flushes_do_not(writer: Any, totals: Any) -> None:
     with TracedDiskIo() as source:
         writer.do(f"[os.preadv(file, [block], 4096 * i) for i in range({WRITES})]")
@@ -86,7 +84,7 @@ def test_reads_count_and_flushes_do_not(writer: Any, totals: Any) -> None:
     assert source.ignored["flushes, discards and other operations without data"] >= 1
 
 
-@needs_root
+@with_root
 def test_threads_count_for_their_process_even_after_they_ended(writer: Any, totals: Any) -> None:
     with TracedDiskIo() as source:
         statement = WRITE.format(blocks=WRITES)
@@ -99,7 +97,7 @@ def test_threads_count_for_their_process_even_after_they_ended(writer: Any, tota
     assert not any(key.endswith(f"[{thread}]") for key in totals.all)
 
 
-@needs_root
+@with_root
 def test_an_ended_process_has_the_name_it_had(writer: Any, totals: Any, tmp_path: Path) -> None:
     command = ["dd", "if=/dev/zero", f"of={tmp_path / 'data'}", "bs=4096", "count=200", "oflag=direct", "conv=notrunc"]
     # A program that nobody ran for a while is itself read from the disk, which is its own doing, too.
@@ -112,7 +110,7 @@ def test_an_ended_process_has_the_name_it_had(writer: Any, totals: Any, tmp_path
     assert writer.process.poll() is None
 
 
-@needs_root
+@with_root
 def test_operations_that_found_no_room_are_counted_and_told(writer: Any, totals: Any) -> None:
     with TracedDiskIo(ring_kib=64) as source:
         for _ in range(12):
@@ -126,7 +124,7 @@ def test_operations_that_found_no_room_are_counted_and_told(writer: Any, totals:
     assert f"{lost:,} operations overwritten" in warning
 
 
-@needs_root
+@with_root
 def test_nothing_stays_behind_even_after_an_error(tracefs: Path) -> None:  # noqa: ARG001
     def own() -> list[str]:  # others may be tracing at the same time
         return [name for name in instances() if f"-{os.getpid()}-" in name]
@@ -141,7 +139,7 @@ def test_nothing_stays_behind_even_after_an_error(tracefs: Path) -> None:  # noq
     assert own() == before
 
 
-@needs_root
+@with_root
 def test_what_a_killed_process_left_is_removed_by_the_next(tracefs: Path) -> None:  # noqa: ARG001
     code = "from sojourn.sources.disk_io import TracedDiskIo as T; T().open(); print('open', flush=True); input()"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -156,7 +154,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tracefs: Path) -> Non
         assert not any(f"-{child.pid}-" in name for name in instances())
 
 
-@needs_root
+@with_root
 def test_without_root_system_calls_are_counted_and_a_warning_tells(worker: Any, tracefs: Path) -> None:  # noqa: ARG001
     seen: list[Any] = []
 

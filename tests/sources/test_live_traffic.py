@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from live_hosts import segments_sent, send_datagrams, transfer_seconds, wait_for_silence
+from machine import live_marks
 from sojourn.capture.live.reader import BLOCK_BYTES
 from sojourn.core.errors import LiveCaptureError, SourceError
 from sojourn.lab.namespaces import Host, Network, two_hosts
@@ -21,13 +21,7 @@ from sojourn.sources.source import SourceBatch
 from sojourn.sources.traffic import FILLED
 from waiting import eventually
 
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="LIVE SOURCES ARE NOT TESTED: they need root for packet sockets and network namespaces",
-    ),
-]
+pytestmark = live_marks("LIVE SOURCES ARE NOT TESTED: they need root for packet sockets and network namespaces")
 
 PORT = 7777
 PAYLOAD, HEADERS = 100, 28

@@ -18,6 +18,7 @@ import pytest
 from plain_pcap import frame_bytes, read_pcap
 
 from live_hosts import Tcpdump, send_datagrams, wait_for_listener, wait_for_tcpdump
+from machine import live_marks
 from sojourn.capture.decode.frames import Frames
 from sojourn.capture.filters import PacketFilter
 from sojourn.capture.live.interface import LiveCapture, start_together
@@ -26,13 +27,7 @@ from sojourn.core.errors import LiveCaptureError, ParameterError
 from sojourn.lab.namespaces import Bottleneck, Host, Network, two_hosts
 from waiting import PATIENCE_SECONDS, eventually
 
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="LIVE CAPTURE IS NOT TESTED: it needs root for packet sockets and network namespaces",
-    ),
-]
+pytestmark = live_marks("LIVE CAPTURE IS NOT TESTED: it needs root for packet sockets and network namespaces")
 
 PORT = 7777
 

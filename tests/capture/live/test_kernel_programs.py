@@ -6,22 +6,21 @@ import os
 
 import pytest
 
+from machine import needs_root
 from sojourn.capture.live import interface
 from sojourn.capture.live.interface import ProgramKind, load_program
 from sojourn.core.errors import LiveCaptureError
 
-needs_root = pytest.mark.skipif(
-    os.geteuid() != 0 and not os.environ.get("CI"), reason="BPF PROGRAMS ARE NOT TESTED: they need root"
-)
+with_root = needs_root("BPF PROGRAMS ARE NOT TESTED: they need root")
 
 
-@needs_root
+@with_root
 def test_a_program_that_does_not_end_is_refused_by_the_kernel() -> None:
     with pytest.raises(LiveCaptureError, match="the kernel takes no BPF program: Invalid argument"):
         load_program(ProgramKind.SOCKET_FILTER, [(0xB7, 0, 0, 0, 0)])
 
 
-@needs_root
+@with_root
 def test_a_program_that_returns_is_taken() -> None:
     os.close(load_program(ProgramKind.SOCKET_FILTER, [(0xB7, 0, 0, 0, 0), (0x95, 0, 0, 0, 0)]))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import struct
@@ -20,6 +19,7 @@ import pytest
 from packet_builders import ethernet, ipv4, ipv6, tcp
 
 from live_hosts import segments_sent, transfer_seconds, wait_for_captures, wait_for_listener, wait_for_silence
+from machine import live_marks
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.decode.frames import SEGMENT_BITS
 from sojourn.capture.decode.segmentation import WireSizes
@@ -30,14 +30,7 @@ from sojourn.capture.live.ring import keep
 from sojourn.lab.namespaces import Host, Network, two_hosts
 from waiting import PATIENCE_SECONDS, eventually
 
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.live,
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="LIVE OFFLOADING IS NOT TESTED: it needs root for packet sockets and network namespaces",
-    ),
-]
+pytestmark = live_marks("LIVE OFFLOADING IS NOT TESTED: it needs root for packet sockets and network namespaces")
 
 RING_BYTES = 128 << 20
 PORT, BYTES = 7000, 8_000_000

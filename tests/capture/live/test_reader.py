@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from live_hosts import send_datagrams, wait_for_listener
+from machine import live_marks
 from sojourn.capture.decode.decoder import DecodeOptions
 from sojourn.capture.filters import PacketFilter
 from sojourn.capture.live.reader import BLOCK_BYTES, DROPPED, HANDED_OVER_NS, LiveReader, rehearsal
@@ -18,13 +18,7 @@ from sojourn.lab.namespaces import Host, Network, two_hosts
 from sojourn.rtt.round_trips import RttMeter
 from waiting import PATIENCE_SECONDS
 
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="LIVE READING IS NOT TESTED: it needs root for packet sockets and network namespaces",
-    ),
-]
+pytestmark = live_marks("LIVE READING IS NOT TESTED: it needs root for packet sockets and network namespaces")
 
 PORT = 7777
 

@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from live_hosts import wait_for_captures
+from machine import needs_root
 from sojourn.cli.main import app
 from sojourn.core.errors import SojournError, WireError
 from sojourn.epochs.epoch import Epoch
@@ -24,11 +25,8 @@ from sojourn.epochs.wire import read_epochs
 from sojourn.lab.namespaces import Host, HostProcess, Network, two_hosts
 from waiting import PATIENCE_SECONDS, eventually
 
-needs_root = pytest.mark.skipif(
-    os.geteuid() != 0 and not os.environ.get("CI"),
-    reason="LIVE COMMANDS ARE NOT TESTED: they need root for packet sockets and network namespaces",
-)
-pytestmark = pytest.mark.xdist_group("live")
+with_root = needs_root("LIVE COMMANDS ARE NOT TESTED: they need root for packet sockets and network namespaces")
+pytestmark = pytest.mark.live
 
 SOJOURN = (sys.executable, "-m", "sojourn.cli.main")
 
@@ -80,7 +78,7 @@ def test_what_cannot_be_is_refused_in_one_line(command: str, code: int, text: st
     assert "\n" not in said[1]
 
 
-@needs_root
+@with_root
 def test_missing_interfaces_and_permissions_are_told_in_one_line(tmp_path: Path) -> None:
     commands = (
         ["rtt", "-i", "nowhere0"],
@@ -127,7 +125,7 @@ def is_caught(running: HostProcess, number: signal.Signals) -> bool:
     return bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
-@needs_root
+@with_root
 def test_one_ctrl_c_answers_and_a_second_ends_the_program(network: Network) -> None:
     router = router_of(network)
     running = [
@@ -152,7 +150,7 @@ def test_one_ctrl_c_answers_and_a_second_ends_the_program(network: Network) -> N
     assert answer["aggregate"]["end_ns"] - answer["aggregate"]["start_ns"] > 1_000_000_000
 
 
-@needs_root
+@with_root
 def test_the_way_back_is_measured_with_reverse(network: Network) -> None:
     router = router_of(network)
     with network.sender.start("ping", "-i", "0.02", network.receiver.address):
@@ -166,7 +164,7 @@ def test_the_way_back_is_measured_with_reverse(network: Network) -> None:
     assert 0 < flow["mean_ns"] < 200_000_000
 
 
-@needs_root
+@with_root
 def test_other_directions_measure_what_an_interface_sends(network: Network) -> None:
     """Both of the router's taps of the same interface: what leaves at the right, seen twice."""
     router = router_of(network)
@@ -180,7 +178,7 @@ def test_other_directions_measure_what_an_interface_sends(network: Network) -> N
     assert [flow["src_ip"] for flow in answer["flows"]] == [network.sender.address]
 
 
-@needs_root
+@with_root
 def test_samples_are_written_as_they_complete(network: Network) -> None:
     running = start(network.sender, "rtt", "-i", "eth0", "--samples", "--format", "csv", "--for", "20s", "icmp")
     wait_for_captures(network.sender, 1)
@@ -195,7 +193,7 @@ def test_samples_are_written_as_they_complete(network: Network) -> None:
     assert "3 samples of 1 flow in 6 packets" in err
 
 
-@needs_root
+@with_root
 def test_a_kill_leaves_every_closed_epoch(network: Network, tmp_path: Path) -> None:
     target = tmp_path / "eth0.epochs"
     options = ("--direction", "out", "--interval", "500ms", "--memory", "20KB", "-w", str(target), "icmp")
@@ -218,7 +216,7 @@ def test_a_kill_leaves_every_closed_epoch(network: Network, tmp_path: Path) -> N
     assert {epoch.node for epoch in epochs} == {"eth0"}
 
 
-@needs_root
+@with_root
 def test_flows_of_an_interface_end_after_so_many_packets(network: Network) -> None:
     running = start(network.sender, "flows", "-i", "eth0", "-c", "7", "--format", "json", "icmp")
     wait_for_captures(network.sender, 1)

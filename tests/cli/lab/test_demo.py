@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from machine import live_marks
 from sojourn.lab.demo.recording import write_recording
 from sojourn.lab.namespaces import NAMESPACES
 from sojourn.lab.routed.state import FOLDER
@@ -26,13 +27,7 @@ SOJOURN = [sys.executable, "-m", "sojourn.cli.main"]
 JOBS = {"upgrade", "collection", "processes", "delay", "bottleneck", "objective"}
 NOBODY = 65534
 is_root = os.geteuid() == 0
-live = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        not is_root and not os.environ.get("CI"),
-        reason="THE DEMO'S LAB IS NOT TESTED: it needs root for network namespaces",
-    ),
-]
+live = live_marks("THE DEMO'S LAB IS NOT TESTED: it needs root for network namespaces")
 
 
 @contextmanager
@@ -84,7 +79,6 @@ def traces(pid: int) -> list[str]:
     )
 
 
-@pytest.mark.xdist_group("live")  # it is about time
 def test_without_routers_and_terminal_all_is_answered_from_a_recording_and_it_ends(tmp_path: Path) -> None:
     data, home = tmp_path / "data", tmp_path / "home"
     home.mkdir()
@@ -168,7 +162,6 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     assert of_directory(tmp_path / "data") == []
 
 
-@pytest.mark.xdist_group("live")
 def test_without_what_draws_pages_it_says_how_to_get_them(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['nicegui'] = None\n")
     data = tmp_path / "data"

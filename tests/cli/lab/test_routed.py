@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from machine import live_marks
 from routed_worlds import SIX_LINKS, six_routers, traces
 from sojourn.cli.lab.worlds import removed_on_failure
 from sojourn.cli.main import app
@@ -28,13 +29,7 @@ from sojourn.lab.routed.plan import plan_lab
 from sojourn.lab.routed.state import FOLDER, LabState
 
 is_root = os.geteuid() == 0
-live = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        not is_root and not os.environ.get("CI"),
-        reason="LABS OF ROUTERS ARE NOT TESTED: they need root for network namespaces",
-    ),
-]
+live = live_marks("LABS OF ROUTERS ARE NOT TESTED: they need root for network namespaces")
 SOJOURN = [sys.executable, "-m", "sojourn.cli.main"]
 ROOT = Path(__file__).resolve().parents[3]
 NAME = f"t{os.getpid()}"

@@ -8,7 +8,6 @@ packet, means to within `STAMPS_APART_NS`, and at the start and the end some pac
 from __future__ import annotations
 
 import json
-import os
 import signal
 import struct
 import subprocess
@@ -25,16 +24,11 @@ import pytest
 from scipy.stats import binom
 
 from live_hosts import Tcpdump, wait_for_captures, wait_for_listener, wait_for_silence, wait_for_tcpdump
+from machine import live_marks
 from sojourn.lab.namespaces import Bottleneck, Host, HostProcess, Network, two_hosts
 from waiting import PATIENCE_SECONDS
 
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="LIVE MEASUREMENT IS NOT TESTED: it needs root for packet sockets and network namespaces",
-    ),
-]
+pytestmark = live_marks("LIVE MEASUREMENT IS NOT TESTED: it needs root for packet sockets and network namespaces")
 
 RATE = 20_000_000
 QUEUE_BYTES = 30_000  # 12 ms

@@ -17,10 +17,6 @@ def sojourn(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-# What the fixtures record is recorded once, and not in each process.
-pytestmark = pytest.mark.xdist_group("record-keys")
-
-
 @pytest.fixture(scope="module")
 def epochs(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
     """Both points' epochs, with and without keys."""

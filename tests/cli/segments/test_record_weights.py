@@ -22,10 +22,6 @@ def sojourn(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-# What the fixtures record is recorded once, and not in each process.
-pytestmark = pytest.mark.xdist_group("record-weights")
-
-
 @pytest.fixture(scope="module")
 def recorded(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
     """The epochs of a point and of one 20 ms behind it: as they are, weighted, and weighted without keys."""

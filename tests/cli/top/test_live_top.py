@@ -20,17 +20,12 @@ from typing import Any
 import pytest
 
 from live_hosts import wait_for_listener
+from machine import live_marks
 from sojourn.core.units import plural
 from sojourn.lab.namespaces import Bottleneck, Host, Network, two_hosts
 from waiting import PATIENCE_SECONDS
 
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="TOP IS NOT TESTED LIVE: it needs root for packet sockets and network namespaces",
-    ),
-]
+pytestmark = live_marks("TOP IS NOT TESTED LIVE: it needs root for packet sockets and network namespaces")
 
 RATE, SENT_RATE = 4_000_000, 5_000_000
 QUEUE_BYTES = 20_000  # 40 ms

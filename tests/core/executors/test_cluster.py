@@ -17,8 +17,6 @@ from sojourn.core.errors import InputError, UsageError, WorkerError
 from sojourn.core.executors import executor as cluster_module
 from sojourn.core.executors.executor import ClusterExecutor, open_executor
 
-pytestmark = pytest.mark.xdist_group("dask")
-
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import sojourn
+from machine import live_marks
 from sojourn.lab.chain.load import BROKER_PORT, DATAGRAM_PORT, STREAM_PORT, WEB_PORT, Load, run_load, services
 from sojourn.lab.chain.network import three_machines
 from sojourn.lab.chain.shifted_agent import ClockFault
@@ -20,13 +21,7 @@ from waiting import eventually
 
 SECOND = 1_000_000_000
 STREAM = {"packets": {"metric": "flow_packets", "interface": "eth0", "direction": "in", "epoch": "1s"}}
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="NETWORK NAMESPACES ARE NOT TESTED: they need root",
-    ),
-]
+pytestmark = live_marks("NETWORK NAMESPACES ARE NOT TESTED: they need root")
 
 
 @pytest.mark.long

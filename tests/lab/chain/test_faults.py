@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import resource
 import threading
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from chain_worlds import SECOND, watched
+from machine import live_marks
 from sojourn.core.errors import ServerError
 from sojourn.lab.chain.load import Load, run_load
 from sojourn.lab.chain.network import three_machines
@@ -22,14 +22,7 @@ from sojourn.segments.result import SegmentResult
 
 EPOCH_NS = 2 * SECOND
 NARROW = Bottleneck(8_000_000, queue_bytes=60_000)
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="NETWORK NAMESPACES ARE NOT TESTED: they need root",
-    ),
-]
+pytestmark = [pytest.mark.long, *live_marks("NETWORK NAMESPACES ARE NOT TESTED: they need root")]
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import socket
 from collections import Counter
 
@@ -11,16 +10,14 @@ import numpy as np
 import pytest
 
 from live_hosts import send_datagrams
+from machine import needs_root
 from sojourn.core.errors import ParameterError
 from sojourn.lab.chain.forwarder import Disturbance, fates
 from sojourn.lab.chain.network import three_machines
 from waiting import PATIENCE_SECONDS
 
 PACKETS = 50_000
-needs_root = pytest.mark.skipif(
-    os.geteuid() != 0 and not os.environ.get("CI"),
-    reason="NETWORK NAMESPACES ARE NOT TESTED: they need root",
-)
+with_root = needs_root("NETWORK NAMESPACES ARE NOT TESTED: they need root")
 
 
 def drawn(disturbance: Disturbance, *, seed: int = 1, direction: int = 0) -> list[tuple[int, ...]]:
@@ -60,8 +57,8 @@ def test_what_no_wire_can_do_is_refused(what: dict[str, float]) -> None:
         Disturbance(**what)  # type: ignore[arg-type]
 
 
-@pytest.mark.xdist_group("live")
-@needs_root
+@pytest.mark.live
+@with_root
 def test_each_datagram_meets_the_fate_that_the_seed_gives_it() -> None:
     disturbance = Disturbance(delay_ns=2_000_000, loss=0.2, burst=3.0, late=0.3, doubled=0.05)
     count = 2_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 from chain_worlds import SECOND, STAMPS_NS, Truth, Watch, flows_of, watched
+from machine import live_marks
 from sojourn.core.arrays import BoolArray
 from sojourn.core.errors import ServerError
 from sojourn.core.keys import key_id, parse_key
@@ -26,13 +26,7 @@ from waiting import eventually
 
 EPOCH_NS = 5 * SECOND
 LOAD_SECONDS, COVERED_SECONDS, LEAST_COVERED_SECONDS = 25, 15, 8
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="NETWORK NAMESPACES ARE NOT TESTED: they need root",
-    ),
-]
+pytestmark = live_marks("NETWORK NAMESPACES ARE NOT TESTED: they need root")
 LATE = {"late": 0.05, "late_ns": 50_000_000}
 CASES = {
     "nothing": Disturbance(delay_ns=5_000_000),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ import pytest
 
 import sojourn
 from chain_worlds import SECOND, SEGMENTS, STAMPS_NS, Truth, Watch, flows_of, inside, watched
+from machine import live_marks
 from sojourn.lab.chain.forwarder import Disturbance
 from sojourn.lab.chain.load import Load, run_load
 from sojourn.lab.chain.network import three_machines
@@ -28,13 +28,7 @@ WIDE, NARROW = Bottleneck(100_000_000, queue_bytes=200_000), Bottleneck(8_000_00
 BEFORE_SECONDS, ASKED_SECONDS, SHORT_SECONDS, LOAD_SECONDS, CLOCK_SECONDS = 12, 26, 36, 45, 100
 # Late enough for a run between two markers, the second up to two epochs after the first, to be stored before.
 CRASH_SECONDS = 20
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="NETWORK NAMESPACES ARE NOT TESTED: they need root",
-    ),
-]
+pytestmark = live_marks("NETWORK NAMESPACES ARE NOT TESTED: they need root")
 ASKED_LIVE = ("path", "queue", "path:reverse")
 NAMES = [name + way for name in SEGMENTS for way in ("", ":reverse")]
 

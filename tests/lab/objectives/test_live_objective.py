@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -11,8 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from machine import live_marks
 from sojourn.lab.chain.load import BROKER_PORT, FIRST_PUBLISHER, services
 from sojourn.lab.chain.network import Chain, three_machines
 from sojourn.lab.fleet import agent, query_unit
@@ -38,13 +36,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 http.server.ThreadingHTTPServer(("0.0.0.0", int(sys.argv[1])), Handler).serve_forever()
 """
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="NETWORK NAMESPACES ARE NOT TESTED: they need root",
-    ),
-]
+pytestmark = live_marks("NETWORK NAMESPACES ARE NOT TESTED: they need root")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from machine import live_marks
 from routed_worlds import bring_up, six_routers, traces
 from sojourn.core.errors import SojournError, UsageError
 from sojourn.lab.namespaces import Bottleneck, Host, own_prefix, remove_leftovers
@@ -22,13 +23,7 @@ from sojourn.lab.routed.state import remove_stale_labs
 from sojourn.lab.routed.traffic import Traffic, send_traffic
 from sojourn.mplane.planning.topology import TopologyBuilder
 
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="THE ROUTED LAB IS NOT TESTED: it needs root for network namespaces",
-    ),
-]
+pytestmark = live_marks("THE ROUTED LAB IS NOT TESTED: it needs root for network namespaces")
 
 
 @pytest.fixture(scope="module")

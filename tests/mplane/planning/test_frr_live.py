@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from machine import live_marks
 from routed_worlds import bring_up, six_routers
 from sojourn.core.errors import TopologyError
 from sojourn.lab.routed.network import RoutedLab, routed_lab
@@ -21,13 +22,7 @@ from sojourn.mplane.planning.live_topology import Change, TopologyWatch, read_li
 from sojourn.mplane.planning.paths import m_sets, m_sets_after_change, shortest_paths
 from sojourn.mplane.planning.topology import Topology
 
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="LIVE TOPOLOGIES ARE NOT TESTED: they need root for network namespaces",
-    ),
-]
+pytestmark = live_marks("LIVE TOPOLOGIES ARE NOT TESTED: they need root for network namespaces")
 
 NAMES = {f"10.96.0.{number}": f"r{number}" for number in range(1, 7)}
 PATIENCE_SECONDS = 300.0

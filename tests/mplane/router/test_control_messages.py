@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from ipaddress import IPv4Address
 
 import pytest
 from scapy.layers.inet import ICMP, IP
 from scapy.layers.l2 import Ether
 
+from machine import needs_root
 from sojourn.core.errors import LiveCaptureError
 from sojourn.mplane.router.control_messages import ControlKind, Injector, MessageWriter, packet_id_of
 
@@ -50,9 +50,7 @@ def test_messages_of_other_kinds_intervals_classes_and_runs_have_other_ids() -> 
     assert len(ids | others) == 8
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 and not os.environ.get("CI"), reason="INJECTION IS NOT TESTED: it needs root for BPF programs"
-)
+@needs_root("INJECTION IS NOT TESTED: it needs root for BPF programs")
 def test_an_interface_that_is_not_there_is_told() -> None:
     with Injector() as injector, pytest.raises(LiveCaptureError, match="nosuch0: no message can be sent"):
         injector.inject("nosuch0", writer().write(ControlKind.START, 1).frame)

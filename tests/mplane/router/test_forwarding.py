@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -10,6 +9,7 @@ from ipaddress import ip_address
 import numpy as np
 import pytest
 
+from machine import live_marks
 from sojourn.capture.decode.ids import Keying
 from sojourn.core.arrays import Int64Array
 from sojourn.core.errors import LiveCaptureError, UsageError
@@ -17,13 +17,7 @@ from sojourn.core.keys import FlowKey, HostPairKey, TrafficKey
 from sojourn.lab.namespaces import Network, two_hosts
 from sojourn.mplane.router.forwarding import NOWHERE, RouteLookup, keying_of_routes, look_up, parse_facing
 
-live = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="ROUTE LOOKUP IS NOT TESTED: it needs root for network namespaces",
-    ),
-]
+live = live_marks("ROUTE LOOKUP IS NOT TESTED: it needs root for network namespaces")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ One run serves the comparison: two classes in bursts through a bottleneck, the q
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
@@ -23,6 +22,7 @@ import numpy as np
 import pytest
 
 from live_hosts import Tcpdump, wait_for_tcpdump
+from machine import live_marks
 from router_worlds import END, START, TrueInterval, drop_messages, neighbours, send_bursts, true_intervals
 from sojourn.epochs.wire import decode, encode
 from sojourn.lab.namespaces import Bottleneck, Host, Network, two_hosts
@@ -31,13 +31,9 @@ from sojourn.node.agent.local import spooled_epochs
 from sojourn.store.epochs import open_store
 from sojourn.store.tokens import Role, TokenStore
 
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="MEASURING INSIDE A ROUTER IS NOT TESTED: it needs root for packet sockets, BPF and network namespaces",
-    ),
-]
+pytestmark = live_marks(
+    "MEASURING INSIDE A ROUTER IS NOT TESTED: it needs root for packet sockets, BPF and network namespaces"
+)
 
 CLASSES = {0: (40, 1000), 46: (20, 300)}
 BOTTLENECK = Bottleneck(20_000_000, queue_bytes=30_000)

@@ -23,6 +23,7 @@ from typing import TypeVar
 
 import pytest
 
+from machine import live_marks
 from sojourn.client.query_unit import Client
 from sojourn.core.errors import SojournError
 from sojourn.lab.namespaces import Bottleneck, Host
@@ -32,13 +33,7 @@ from sojourn.mplane.planning.topology import Topology, TopologyBuilder
 from sojourn.store.epochs import open_store
 from sojourn.store.tokens import Role, TokenStore
 
-pytestmark = [
-    pytest.mark.xdist_group("live"),
-    pytest.mark.skipif(
-        os.geteuid() != 0 and not os.environ.get("CI"),
-        reason="THE MONITORING STATION IS NOT TESTED LIVE: it needs root for network namespaces",
-    ),
-]
+pytestmark = live_marks("THE MONITORING STATION IS NOT TESTED LIVE: it needs root for network namespaces")
 
 Answer = TypeVar("Answer")
 SOJOURN = (sys.executable, "-m", "sojourn.cli.main")

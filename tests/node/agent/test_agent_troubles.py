@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import signal
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 from query_unit import Unit, bound_socket, make_epoch, running_unit
 
+from machine import needs_root
 from mosquitto_broker import Broker, mostly_http
 from sojourn.core.errors import StoreError
 from sojourn.node.agent import agent as agent_module
@@ -208,9 +208,7 @@ def test_what_could_neither_be_written_nor_sent_is_listed_exactly_at_the_end(
     assert node.process.returncode == 0
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 and not os.environ.get("CI"), reason="only root can make a disk read-only; CI skips nothing"
-)
+@needs_root("only root can make a disk read-only; CI skips nothing")
 @mostly_http
 def test_an_agent_that_starts_on_a_read_only_disk_records_and_writes_later(unit: Unit, node: Node) -> None:
     """What a killed run left there is taken up as soon as the disk allows it."""

@@ -18,7 +18,6 @@ from sojourn.core.errors import InputError, SojournError, UsageError
 from sojourn.core.processors import at_most, usable_processors
 from sojourn.epochs.wire import read_epochs
 
-pytestmark = pytest.mark.xdist_group("dask")
 PARTS = 4
 WHERE = "src net 10.81.0.0/16"
 

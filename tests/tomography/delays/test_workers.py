@@ -53,7 +53,6 @@ def test_what_was_published_is_solved_by_workers_too(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.long
-@pytest.mark.xdist_group("dask")
 def test_a_cluster_gives_the_same_answers_also_with_threads(tmp_path: Path) -> None:
     with dask_cluster(tmp_path, 1) as cluster:
         cluster.add_worker(threads=2)

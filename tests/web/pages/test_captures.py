@@ -17,9 +17,6 @@ from tests.web.pages.visiting import LOOKS, PATIENCE_MS, Visit, faults, keep, pa
 from sojourn.lab.small_world import write_small_world
 from waiting import PATIENCE_SECONDS, eventually
 
-# One browser at a time: on two processors two keep each other from answering in time.
-pytestmark = pytest.mark.xdist_group("browser")
-
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -20,9 +20,6 @@ from tests.web.pages.network_world import (
 )
 from tests.web.pages.visiting import LOOKS, PATIENCE_MS, Visit, faults, keep, panel, visit
 
-# One browser at a time: on two processors two keep each other from answering in time.
-pytestmark = pytest.mark.xdist_group("browser")
-
 PATH = "/network?name=ring&source=r2&target=r5"
 PLAN = "/network?name=ring&strategy=best&count=6&must=r3&exclude=r0"
 PAGES = {"networks": "/networks", "network": "/network?name=ring", "network_path": PATH, "network_plan": PLAN,

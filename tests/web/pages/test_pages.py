@@ -31,9 +31,6 @@ from sojourn.client.query_unit import Client
 from sojourn.store.epochs import open_store
 from sojourn.store.tokens import TokenStore
 
-# One browser at a time: on two processors two keep each other from answering in time.
-pytestmark = pytest.mark.xdist_group("browser")
-
 SOURCE = str(Path(sojourn.__file__).parents[1])
 PAGES = {
     "overview": "/",
