@@ -22,6 +22,7 @@ from sojourn.lab.namespaces import (
     HostProcess,
     Network,
     remove_leftovers,
+    remove_namespaces,
     run_command,
     shape_by_port,
     two_hosts,
@@ -122,6 +123,13 @@ def test_entering_a_host_is_undone_even_by_an_exception() -> None:
         with pytest.raises(RuntimeError), network.sender.entered():
             fail_away_from(home)
         assert os.readlink("/proc/thread-self/ns/net") == home
+
+
+def test_whoever_is_inside_when_a_host_is_removed_goes_on() -> None:
+    """As where Ctrl-C comes while `lab up` is in a host: it removes what it made, and must not end itself."""
+    with two_hosts() as network, network.sender.entered():
+        remove_namespaces([network.sender.namespace])
+        assert not (NAMESPACES / network.sender.namespace).exists()
 
 
 def test_a_process_that_ignores_the_request_is_ended_anyway(monkeypatch: pytest.MonkeyPatch) -> None:

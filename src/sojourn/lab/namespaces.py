@@ -136,11 +136,12 @@ class Host:
     def entered(self) -> Iterator[None]:
         """Make this thread a process of the host: sockets that it opens belong there, for good."""
         with open("/proc/thread-self/ns/net") as home, open(NAMESPACES / self.namespace) as there:
-            _set_namespace(there.fileno())
-            try:
+            try:  # an interruption right after entering has to lead out again
+                _set_namespace(there.fileno())
                 yield
             finally:
-                _set_namespace(home.fileno())
+                with handlers_held(signal.SIGINT, signal.SIGTERM):
+                    _set_namespace(home.fileno())
 
 
 @dataclass(frozen=True)
@@ -260,7 +261,10 @@ def remove_namespaces(names: Collection[str]) -> None:
 
 
 def processes_in(namespaces: Collection[str]) -> list[int]:
-    """The processes in any of the namespaces; those that have ended and are only waited for are in none."""
+    """The processes in any of the namespaces; those that have ended and are only waited for are in none.
+
+    This one is not among them: whoever is interrupted on the way into a host removes it, and must not end itself.
+    """
     wanted = set()
     for name in namespaces:
         with suppress(OSError):
@@ -268,7 +272,7 @@ def processes_in(namespaces: Collection[str]) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*") if wanted else ():
         with suppress(OSError):
-            if _identity(process / "ns" / "net") in wanted:
+            if int(process.name) != os.getpid() and _identity(process / "ns" / "net") in wanted:
                 found.append(int(process.name))
     return found
 
