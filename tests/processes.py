@@ -23,7 +23,7 @@ APART = ("tests/test_docs.py", "tests/cli/lab/test_demo.py")
 # What takes longest, or waits longest, so that in the end no process waits for another.
 LONGEST = (
     "tests/test_docs.py::test_shell_examples_print_what_the_page_shows[docs/tutorials/f",
-    "tests/cli/lab/test_demo.py::test_without",
+    "tests/cli/lab/test_demo.py::test_without_routers",
     *TOGETHER["browser"],
     *APART,
     "tests/node/agent/",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -27,6 +27,7 @@ class Receiver:
         self.status = 200
         self.rejected = 0
         self.answer: bytes | None = None
+        self.was_cut_short = False  # the last answer was not read to its end
         self.url = ""
 
     def metrics(self) -> dict[str, Metric]:
@@ -58,8 +59,11 @@ def otlp_receiver() -> Iterator[Receiver]:
             self.send_header("Content-Type", "application/x-protobuf")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            with suppress(ConnectionError):  # who has read enough goes
+            receiver.was_cut_short = False
+            try:
                 self.wfile.write(body)
+            except ConnectionError:  # who has read enough goes
+                receiver.was_cut_short = True
 
         def log_message(self, *_: object) -> None:
             pass

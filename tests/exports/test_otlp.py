@@ -20,6 +20,7 @@ from sojourn.cli.main import app
 from sojourn.core.errors import InputError, ServerError, SojournError, UsageError
 from sojourn.exports.otlp import MOST_ANSWER_BYTES, OtlpPusher, collector_at
 from sojourn.exports.readings import BOUNDS_NS, Amount, Readings, SegmentDelays, metric_points, segment_points
+from waiting import eventually
 
 COUNTS = (0.0,) * 8 + (3.0, 1.0) + (0.0,) * (len(BOUNDS_NS) - 9)
 POINTS = (
@@ -81,9 +82,10 @@ def test_points_that_were_refused_alone_are_told(receiver: Receiver) -> None:
 
 
 def test_an_endless_answer_is_not_read(receiver: Receiver) -> None:
-    receiver.answer = b"x" * (64 * MOST_ANSWER_BYTES)
+    receiver.answer = b"x" * (512 * MOST_ANSWER_BYTES)  # more than sockets hold
     with OtlpPusher(receiver.url) as pusher:
         pusher.push(READINGS)
+        eventually(lambda: receiver.was_cut_short)
 
 
 def test_where_nobody_listens_the_time_is_kept() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 from test_epochs import epoch
 
+from postgresql_server import PostgresqlServer
 from sojourn.core.errors import UsageError
 from sojourn.epochs.wire import EncodedEpoch
 from sojourn.store.arrivals import joined
@@ -133,8 +134,8 @@ def test_two_instances_of_one_id_in_one_batch_widen_one_span(place: str) -> None
     assert spans == [(10, 50)]
 
 
-def test_a_name_that_is_too_long_for_its_column_is_refused_not_cut(place: str) -> None:
-    if place.startswith("postgresql"):
-        row = {"node": "n" * 201, "stream": "disk", "instance": 1, "first_ns": 1, "last_ns": 2}
-        with closing(open_store(place)) as store, pytest.raises(UsageError), store.transaction() as connection:
-            widen_spans(connection, SIGHTINGS, [row])
+def test_a_name_that_is_too_long_for_its_column_is_refused_not_cut(postgresql: PostgresqlServer) -> None:
+    row = {"node": "n" * 201, "stream": "disk", "instance": 1, "first_ns": 1, "last_ns": 2}
+    place = postgresql.new_schema()
+    with closing(open_store(place)) as store, pytest.raises(UsageError), store.transaction() as connection:
+        widen_spans(connection, SIGHTINGS, [row])

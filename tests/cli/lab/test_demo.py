@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from machine import live_marks
+from sojourn.cli.lab.demo import goes_on
 from sojourn.lab.demo.recording import write_recording
 from sojourn.lab.namespaces import NAMESPACES
 from sojourn.lab.routed.state import FOLDER
@@ -79,15 +80,29 @@ def traces(pid: int) -> list[str]:
     )
 
 
-def test_without_routers_and_terminal_all_is_answered_from_a_recording_and_it_ends(tmp_path: Path) -> None:
+def test_without_routers_and_pages_all_is_answered_from_a_recording(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['nicegui'] = None\n")
     data, home = tmp_path / "data", tmp_path / "home"
     home.mkdir()
-    done = run(data, "--no-lab", "--format", "json", env={**os.environ, "HOME": str(home)})
-    assert done.returncode == 0, done.stderr
-    answers = {answer["job"]: answer for answer in map(json.loads, done.stdout.splitlines())}
-    assert set(answers) == JOBS, done.stderr
+    alone = {**os.environ, "HOME": str(home), "PYTHONPATH": str(tmp_path)}
+    with demo(data, "--no-lab", env=alone) as process:
+        answers = {}
+        while (found := line(process))["job"] in JOBS:
+            answers[found["job"]] = found
+        assert (found["job"], found["has_pages"]) == ("dashboard", False)
+        eventually(lambda: "sojourn[web]" in Path(f"{data}.err").read_text())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_SECONDS) == 0, "Ctrl-C is how serving ends"
+    assert set(answers) == JOBS, Path(f"{data}.err").read_text()
+    check_answers(answers, tmp_path / "again")
+    assert of_directory(data) == []
+    assert list(home.iterdir()) == [], "nothing outside of its data directory"
+
+
+def check_answers(answers: dict[str, dict[str, Any]], again: Path) -> None:
+    """Answers are those of the recording, which is the same whenever it is made."""
+    truth = write_recording(again)
     assert answers["collection"]["answer"].startswith("node ")
-    truth = write_recording(tmp_path / "again")
     delay, bottleneck = answers["delay"], answers["bottleneck"]
     assert delay["low"] <= delay["value"] <= delay["high"]
     assert truth.fast_ns / 3 < delay["value"] < 3 * truth.fast_ns, "heavy tails, the first seconds of 25"
@@ -95,8 +110,13 @@ def test_without_routers_and_terminal_all_is_answered_from_a_recording_and_it_en
     assert bottleneck["low"] > delay["high"]
     assert "paris-berlin" in answers["objective"]["answer"]
     assert 0 < answers["processes"]["value"] < 100 * (os.cpu_count() or 1) * 1.1
-    assert of_directory(data) == []
-    assert list(home.iterdir()) == [], "nothing outside of its data directory"
+
+
+def test_it_goes_on_serving_where_somebody_is_at_a_terminal_or_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_terminal in (True, False):
+        for stream in (sys.stdin, sys.stdout):
+            monkeypatch.setattr(stream, "isatty", lambda answer=is_terminal: answer)
+        assert [goes_on(asked) for asked in (None, True, False)] == [is_terminal, True, False]
 
 
 def test_ctrl_c_ends_it_well_while_it_serves_and_in_order_before(tmp_path: Path) -> None:
@@ -160,18 +180,6 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
     assert port in done.stderr
     assert of_directory(tmp_path / "data") == []
-
-
-def test_without_what_draws_pages_it_says_how_to_get_them(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['nicegui'] = None\n")
-    data = tmp_path / "data"
-    with demo(data, "--no-lab", env={**os.environ, "PYTHONPATH": str(tmp_path)}) as process:
-        while (found := line(process))["job"] in JOBS:
-            pass
-        assert (found["job"], found["has_pages"]) == ("dashboard", False)
-        eventually(lambda: "sojourn[web]" in Path(f"{data}.err").read_text())
-        process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE_SECONDS) == 0, "Ctrl-C is how serving ends"
 
 
 @pytest.mark.skipif(not is_root, reason="OTHER USERS ARE NOT TESTED: it takes root to become one")

@@ -48,13 +48,17 @@ def demo(
 ) -> None:
     from sojourn.lab.demo.running import Demo
 
-    goes_on = (sys.stdin.isatty() and sys.stdout.isatty()) if serve is None else serve
     began = time.monotonic()
     with _ended_by_signals(), Demo(data or _default_data(), port=port, has_lab=lab, tell=say) as running:
         for answer in running.answers():
             _show(answer, time.monotonic() - began, running.url, output)
-        if goes_on:
+        if goes_on(serve):
             _serve(running, output)
+
+
+def goes_on(asked: bool | None) -> bool:
+    """Whether to serve afterwards: as it is asked for, else where somebody is at a terminal."""
+    return sys.stdin.isatty() and sys.stdout.isatty() if asked is None else asked
 
 
 def _default_data() -> Path:
