@@ -16,11 +16,11 @@ from machine import live_marks
 from sojourn.core.arrays import BoolArray
 from sojourn.core.errors import ServerError
 from sojourn.core.keys import key_id, parse_key
+from sojourn.estimation.ledgers.answer import REACH_NS
 from sojourn.lab.chain.forwarder import Disturbance
 from sojourn.lab.chain.load import Load, run_load
 from sojourn.lab.chain.network import Chain, three_machines
 from sojourn.segments.fleet.ledgers.lost import LostResult
-from sojourn.segments.fleet.ledgers.naming import REACH_NS
 from sojourn.segments.result import SegmentResult
 from waiting import eventually
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from sojourn.core.arrays import FloatArray, Int64Array, UInt64Array
+from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.errors import MismatchError, ParameterError
 from sojourn.core.hash_kernels import bucket_matrix
 from sojourn.core.kernels import kernel
@@ -34,14 +34,22 @@ MOST_TURNS = 16
 
 def shares_of(parameters: BucketArrayParameters, instance_id: UInt64Array) -> FloatArray:
     """A: buckets × instances, the share of an instance's hash functions that name a bucket."""
-    if parameters.buckets * len(instance_id) > MOST_SHARES:
+    return _shares(parameters, _targets(parameters, instance_id))
+
+
+def _targets(parameters: BucketArrayParameters, instance_id: UInt64Array) -> Int64Array:
+    """The bucket that each of an instance's hash functions names."""
+    return bucket_matrix(instance_id, parameters.function_salts, np.uint64(parameters.buckets))
+
+
+def _shares(parameters: BucketArrayParameters, target: Int64Array) -> FloatArray:
+    if parameters.buckets * len(target) > MOST_SHARES:
         raise ParameterError(
-            f"{len(instance_id)} instances in {parameters.buckets} buckets are too many to decode together",
+            f"{len(target)} instances in {parameters.buckets} buckets are too many to decode together",
             where=METHOD,
             action="decode fewer, or use the literal estimator",
         )
-    shares = np.zeros((parameters.buckets, len(instance_id)))
-    target = bucket_matrix(instance_id, parameters.function_salts, np.uint64(parameters.buckets))
+    shares = np.zeros((parameters.buckets, len(target)))
     _add_shares(target, 1.0 / parameters.per_instance, shares)
     return shares
 
@@ -66,6 +74,7 @@ def by_chance(parameters: BucketArrayParameters, instance_id: UInt64Array) -> Fl
 class Rows:
     """Which buckets the equations of an epoch are about: each for itself (`single`), the others in sums (`groups`)."""
 
+    target: Int64Array  # of each instance, the buckets that its hash functions name
     single: Int64Array
     groups: list[Int64Array]
     place: Int64Array  # of each bucket, its row; only those of single ones count
@@ -85,7 +94,7 @@ class Rows:
         groups = [group for group in np.array_split(others, UNNAMED_GROUPS) if len(group)]
         place = np.zeros(buckets, np.int64)
         place[single] = np.arange(len(single))
-        return cls(single, groups, place, np.append(owner[single], np.full(len(groups), SHARED)))
+        return cls(target, single, groups, place, np.append(owner[single], np.full(len(groups), SHARED)))
 
     def __len__(self) -> int:
         return len(self.single) + len(self.groups)
@@ -111,7 +120,7 @@ def _owners(target: Int64Array, buckets: int) -> Int64Array:
 
 def rows_of(every: Sequence[BucketArrayParameters], instance_id: UInt64Array) -> list[Rows]:
     """The rows of each epoch's equations, equally many where buckets are: all buckets where they are not many."""
-    targets = [bucket_matrix(instance_id, p.function_salts, np.uint64(p.buckets)) for p in every]
+    targets = [_targets(p, instance_id) for p in every]
     named: dict[int, int] = {}
     for p, target in zip(every, targets, strict=True):
         least = len(np.unique(target)) if is_large(p.buckets) else p.buckets
@@ -207,10 +216,10 @@ def equations_of(
     for sketch, rows, weight in zip(sketches, every, recorded / recorded.mean(), strict=True):
         p = sketch.parameters
         shares, chance = np.zeros((len(rows), len(instance_id))), by_chance(p, instance_id)
-        shares[: len(rows.single)] = shares_of(p, instance_id)[rows.single]
+        shares[: len(rows.single)] = _shares(p, rows.target)[rows.single]
         # Values that differ are scattered as if by chance; a turn's remainder may be of any size then.
         in_turn = chance == 0 if of_ones else np.zeros(len(instance_id), np.bool_)
-        expected, covariance = _remainders(p, instance_id[in_turn], None, rows)
+        expected, covariance = _remainders(p, rows, in_turn, None)
         _add_rounds(p, shares, covariance)
         held = rows.summed(sketch.column(field).astype(np.float64)) - expected
         epochs.append(EpochEquations(held, shares, float(weight), chance, covariance, rows, rows.owner))
@@ -220,7 +229,6 @@ def equations_of(
 def with_remainders(
     epochs: Sequence[EpochEquations],
     sketches: Sequence[BucketArray],
-    instance_id: UInt64Array,
     field: str,
     rate: FloatArray,
 ) -> list[EpochEquations]:
@@ -229,7 +237,7 @@ def with_remainders(
     for epoch, sketch in zip(epochs, sketches, strict=True):
         in_turn = epoch.chance == 0
         amount, rows = epoch.weight * rate[in_turn], epoch.rows
-        expected, covariance = _remainders(sketch.parameters, instance_id[in_turn], amount, rows)
+        expected, covariance = _remainders(sketch.parameters, rows, in_turn, amount)
         _add_rounds(sketch.parameters, epoch.shares, covariance)
         held = rows.summed(sketch.column(field).astype(np.float64)) - expected
         found.append(replace(epoch, held=held, remainders=covariance))
@@ -243,18 +251,18 @@ def _add_rounds(p: BucketArrayParameters, shares: FloatArray, covariance: FloatA
 
 
 def _remainders(
-    p: BucketArrayParameters, in_turn: UInt64Array, amount: FloatArray | None, rows: Rows
+    p: BucketArrayParameters, rows: Rows, in_turn: BoolArray, amount: FloatArray | None
 ) -> tuple[FloatArray, FloatArray]:
-    """What turns leave over in buckets: its mean and covariance, row by row.
+    """What the turns of instances `in_turn` leave over in buckets: its mean and covariance, row by row.
 
     Turns begin with the first hash function, so a remainder of r measurements goes to the first r of m.
     """
     m = p.per_instance
     mean, covariance = _of_remainder(m)
-    known = np.full(len(in_turn), len(mean) - 1)
+    known = np.full(np.count_nonzero(in_turn), len(mean) - 1)
     if amount is not None and len(mean) > 1:
         known = np.searchsorted(_amounts_of_turns(m), amount)
-    target = rows.place[bucket_matrix(in_turn, p.function_salts, np.uint64(p.buckets))]
+    target = rows.place[rows.target[in_turn]]
     of_bucket, of_pair = np.zeros(len(rows)), np.zeros((len(rows), len(rows)))
     _add_remainders(target, known, mean, covariance, of_bucket, of_pair)
     return of_bucket, of_pair

@@ -17,8 +17,8 @@ from bucket to bucket; it is part of the model where that makes the buckets much
 method says so.
 
 Guarantee: 95 % intervals that cover 90–98 % where the list is complete; of an incomplete list see docs/maths/iotm.md.
-Cost: O(epochs · (c³ + n·k²)) for k instances and n buckets, c of them of several instances (all, in small arrays). docs/maths/iotm.md derives it. Shahzad and Ganji, "IoTm",
-§III, answers one at a time.
+Cost: O(epochs · (c³ + n·k²)) for k instances and n buckets, c of them of several instances (all, in small arrays).
+docs/maths/iotm.md derives it. Shahzad and Ganji, "IoTm", §III, answers one at a time.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ def decode_amounts(
         _find_bursts(learned, rate, scales)
         model.own_kappa = learned.own_kappa
         if of_ones:
-            model = model.with_epochs(with_remainders(model.epochs, sketches, instance_id, field, rate))
+            model = model.with_epochs(with_remainders(model.epochs, sketches, field, rate))
         scales = _fit(model.thinned(), rate, guess, near=near)
         near = scales if model.is_large else None
     for _ in range(PASSES):

@@ -28,7 +28,8 @@ from sojourn.sketches.ledgers.receipt import Receipt
 from sojourn.sketches.sketch import AnySketch
 
 METHOD = "ledger"
-# Packets that were sent so much earlier or later may have changed places with others at the stretch's edges.
+# Packets that were sent so much earlier or later may have changed places with others, or with the marker, at the
+# stretch's edges.
 REACH_NS = 1_000_000_000
 
 

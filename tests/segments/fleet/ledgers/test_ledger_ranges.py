@@ -12,11 +12,12 @@ from tests.segments.fleet.test_answers import in_order
 from sojourn.core.arrays import BoolArray, Int64Array, PacketBatch
 from sojourn.core.errors import InputError
 from sojourn.core.estimates import Estimate
+from sojourn.estimation.ledgers.answer import REACH_NS
 from sojourn.lab.two_point import LOST, TwoPointWorld, make_two_point_world
 from sojourn.segments.answer import Interval
 from sojourn.segments.fleet.answers import RunAnswer, combine
 from sojourn.segments.fleet.clocks import ClockAt
-from sojourn.segments.fleet.ledgers.naming import FORGOTTEN, REACH_NS, NamingReply, checked
+from sojourn.segments.fleet.ledgers.naming import FORGOTTEN, NamingReply, checked
 from sojourn.segments.fleet.ledgers.ranges import Around, exactly, lost_packets
 from sojourn.segments.fleet.ledgers.replying import named_reply
 from sojourn.segments.fleet.ledgers.runs import NamingWork, ledger_run, read_ledger, with_found

@@ -19,6 +19,7 @@ import cbor2
 import numpy as np
 
 from sojourn.core.errors import InputError, WireError
+from sojourn.estimation.ledgers.answer import REACH_NS
 from sojourn.estimation.ledgers.decoding import Named
 from sojourn.estimation.ledgers.polynomials import UNSOLVED, roots, solve
 from sojourn.sketches.ledgers.ledger import LedgerPackets
@@ -29,8 +30,6 @@ VERSION = 1
 COMPRESSION = 1
 MOST_SUMS, MOST_NAMED = 1 << 18, 1 << 18
 MOST_QUESTION, MOST_REPLY = 4 << 20, 16 << 20  # bytes, unpacked
-# Packets that were sent so much earlier or later may have changed places with the marker at a run's edge.
-REACH_NS = 1_000_000_000
 NO_LEDGER, FORGOTTEN, TOO_MANY = "no ledger is kept", "the ledger has forgotten packets", "too many packets were lost"
 NO_PACKETS = LedgerPackets(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))
 _COLUMNS = ("<u8", "<u8", "<i8")

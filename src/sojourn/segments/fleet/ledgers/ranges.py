@@ -21,11 +21,11 @@ import numpy as np
 from sojourn.core.arrays import BoolArray, FloatArray, Int64Array, UInt64Array
 from sojourn.core.estimates import Estimate, FlowDelays, Reason
 from sojourn.estimation.differences import Losses
-from sojourn.estimation.ledgers.answer import METHOD
+from sojourn.estimation.ledgers.answer import METHOD, REACH_NS
 from sojourn.segments.answer import Interval
 from sojourn.segments.fleet.answers import RunAnswer, clock_room
 from sojourn.segments.fleet.clocks import ClockAt
-from sojourn.segments.fleet.ledgers.naming import NO_PACKETS, REACH_NS
+from sojourn.segments.fleet.ledgers.naming import NO_PACKETS
 from sojourn.segments.fleet.ledgers.runs import LedgerRun
 from sojourn.sketches.ledgers.ledger import LedgerPackets
 

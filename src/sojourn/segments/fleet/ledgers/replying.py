@@ -14,8 +14,9 @@ import numpy as np
 
 from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import WireError
+from sojourn.estimation.ledgers.answer import REACH_NS
 from sojourn.estimation.ledgers.decoding import name_packets
-from sojourn.segments.fleet.ledgers.naming import FORGOTTEN, MOST_NAMED, REACH_NS, TOO_MANY, NamingQuestion, NamingReply
+from sojourn.segments.fleet.ledgers.naming import FORGOTTEN, MOST_NAMED, TOO_MANY, NamingQuestion, NamingReply
 from sojourn.sketches.ledgers.ledger import Ledger, LedgerPackets
 from sojourn.sketches.ledgers.power_sums import PowerSums
 
