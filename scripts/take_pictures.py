@@ -29,11 +29,16 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 VIEW = {"width": 1200, "height": 960}
 HISTORY_SECONDS, DRAWN_MS, LOADED_MS = 40, 2000, 120_000
 MOST_BYTES = 150_000
+LOADED = (
+    "() => document.querySelector('#content .card') && ![...document.querySelectorAll('.hint')]"
+    ".some((one) => one.textContent === 'Loading …')"
+)
 PAGES = {
     "overview": "/",
     "segment": "/segment?name=r1-r3&from=-3m",
     "path": "/segment?name=r1-r2&name=in-r2&name=r2-r3&from=-3m",
     "tomography": "/collection?node=sink&name=field",
+    "network": "/network?name=stage&source=r1&target=r3",
 }
 
 
@@ -44,16 +49,17 @@ def demo() -> Iterator[tuple[str, str]]:
         command = [sys.executable, "-m", "sojourn", "demo", "--serve", "--format", "json", "--data", f"{folder}/demo"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            found = [json.loads(line) for line in iter(process.stdout.readline, "") if '"dashboard"' in line][:1]
-            time.sleep(HISTORY_SECONDS)
-            yield found[0]["url"], found[0]["token"]
-            process.terminate()
+            try:
+                lines = map(json.loads, iter(process.stdout.readline, ""))
+                found = next(line for line in lines if line["job"] == "dashboard")
+                time.sleep(HISTORY_SECONDS)
+                yield found["url"], found["token"]
+            finally:
+                process.terminate()
 
 
 def take(page: Page, name: str) -> None:
-    """Write what the page shows, smaller."""
-    page.wait_for_timeout(DRAWN_MS)
-    page.wait_for_function("!document.body.innerText.includes('Loading')", timeout=LOADED_MS)
+    """Write what the page shows once all of it is there, smaller."""
     page.wait_for_timeout(DRAWN_MS)
     shown = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     path = FOLDER / f"{name}.png"
@@ -74,6 +80,7 @@ def take_all(url: str, token: str) -> None:
         page.wait_for_url(f"{url}/")
         for name, path in PAGES.items():
             page.goto(url + path)
+            page.wait_for_function(LOADED, timeout=LOADED_MS)
             take(page, name)
         report = Path(folder) / "report.html"
         with sojourn.Client(url, token) as client:

@@ -32,6 +32,7 @@ MOST_ANSWER_BYTES = 128 << 20
 TOKEN_VARIABLE = "SOJOURN_TOKEN"
 SEGMENTS = "/api/v1/segments"
 MEASUREMENTS = f"{SEGMENTS}/measurements"
+TOPOLOGIES = "/api/v1/topologies"
 OBJECTIVES, VIOLATIONS = "/api/v1/objectives", "/api/v1/violations"
 OBJECTIVE_FIELDS = ("name", "subject", "require", "every_ns", "state", "open_violations", "epoch_bytes", "reason")
 SEGMENT_FIELDS = ("name", "kind", "from", "to", "filter", "epoch_ns", "state", "reason")
@@ -412,6 +413,20 @@ class Client:
         if not isinstance(statuses, list) or len(statuses) != len(measurements):
             raise TransportError(f"did not acknowledge {plural(len(measurements), 'measurement')}", where=self.server)
         return statuses
+
+    def store_topology(self, name: str, path: Path, *, directed: bool | None = None) -> dict[str, Any]:
+        """Store the file of a network under a name, in the place of what had it; what it holds."""
+        asked = {"file_name": path.name} | ({} if directed is None else {"directed": str(directed).lower()})
+        where = f"{TOPOLOGIES}/{quote(name, safe='')}"
+        return self._of_segments("PUT", where, having=("routers", "links"), params=asked, content=path.read_bytes())
+
+    def diagnose(
+        self, topology: str, source: str, target: str, *, from_ns: int, to_ns: int | None = None
+    ) -> dict[str, Any]:
+        """A path of a network that is stored by its segments, and which of them changed it."""
+        asked = {"from_ns": from_ns, "to_ns": to_ns, "source": source, "target": target}
+        where = f"{TOPOLOGIES}/{quote(topology, safe='')}/path"
+        return self._of_segments("POST", where, having=("segments", "diagnosis"), json=asked)
 
 
 MAX_WAITING = 20_000

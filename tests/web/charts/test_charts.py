@@ -173,6 +173,17 @@ def test_an_axis_that_is_logarithmic_holds_all_values_between_round_numbers() ->
         assert 2 <= len(ticks) <= 10 or low == high
 
 
+def test_an_axis_of_bytes_has_round_numbers_that_hold_all_values() -> None:
+    axis = value_axis("read", "bytes", [2**23, 46.6 * 2**20])
+    assert (axis["interval"], axis["max"]) == (10 * 2**20, 50 * 2**20)
+
+
+def test_an_interval_that_reaches_below_zero_is_drawn_there() -> None:
+    offsets = intervals(value=[0.0] * 6, low=[-5.0 * MS] * 6, high=[5.0 * MS] * 6)
+    assert "min" not in value_over_time(offsets, "receiver ahead by", "ns", log=False)["yAxis"]
+    assert value_over_time(intervals(value=[2.0] * 6), "reads", "operations", log=False)["yAxis"]["min"] == 0
+
+
 def test_values_without_a_positive_one_are_never_logarithmic() -> None:
     assert value_axis("delay", "ns", [0, -1], log=True)["type"] == "value"
 
@@ -218,6 +229,9 @@ def test_many_segments_of_a_path_stand_together_but_for_the_large_ones_and_the_c
 def test_a_network_without_places_is_laid_out_the_same_every_time() -> None:
     nodes, links = [Node(str(k)) for k in range(12)], [Link(k, k // 2) for k in range(1, 12)]
     assert placed(nodes, links) == placed(nodes, links)
+    places = [(one.x or 0.0, one.y or 0.0) for one in placed(nodes, links)]
+    width, height = (max(along) - min(along) for along in zip(*places, strict=True))
+    assert width > 1.4 * height, "as wide as screens are"
     points = {(each["x"], each["y"]) for each in network(nodes, links)["series"][0]["data"]}
     assert len(points) == 12
     north, south = network([Node("n", y=9, x=0), Node("s", y=1, x=0)], [])["series"][0]["data"]

@@ -187,13 +187,13 @@ def _further(world: TwoPointWorld) -> TwoPointWorld:
     return TwoPointWorld(sent, received, np.where(kept, arrival - sent.time_ns, LOST), world.keys, world.seed)
 
 
-def send_collection(dashboard: Dashboard) -> None:
-    """A field of sensors whose packets a sink at gamma collects; solved when this returns."""
+def send_collection(dashboard: Dashboard, name: str = "field", *, last_ns: int | None = None) -> None:
+    """A field of sensors whose packets a sink at gamma collects, the last a minute ago; solved when this returns."""
     rows = small_world()
-    by = time.time_ns() - 60 * SECOND - max(row[4] for row in rows)
+    by = (time.time_ns() - 60 * SECOND if last_ns is None else last_ns) - max(row[4] for row in rows)
     with dashboard.client("gamma") as client:
         body = [as_json((*row[:3], row[3] + by, row[4] + by, row[5])) for row in rows]
-        field_path = "/api/v1/nodes/gamma/collections/field"
+        field_path = f"/api/v1/nodes/gamma/collections/{name}"
         assert client.post(f"{field_path}/packets", json=body).is_success
         assert client.post(f"{field_path}/close").is_success
         eventually(lambda: (state := client.get(field_path).json()) and not state["solving"] and not state["open"])

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.web.pages.dashboard_world import Dashboard, running_dashboard
-from tests.web.pages.visiting import LOOKS, PATIENCE_MS, Visit, faults, keep, panel, visit
+from tests.web.pages.visiting import LOOKS, PATIENCE_MS, Visit, faults, keep, looked_at, panel, visit
 
 from sojourn.lab.small_world import write_small_world
 from waiting import PATIENCE_SECONDS, eventually
@@ -69,9 +69,7 @@ def test_two_captures_become_the_report_of_measure(
     expect(this).to_contain_text("in.pcap → out.pcap")
     expect(this).to_contain_text("2,400 packets sent, 2,346 received")
     expect(panel(page, "Your uploads")).to_contain_text("open")
-    assert faults(page, axe_script) == []
-    assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-    keep(page, artifacts, f"captures-{look}")
+    looked_at(page, look, axe_script, artifacts, "captures")
     report = visited.context.new_page()
     said: list[str] = []
     report.on("console", lambda one: said.append(one.text) if one.type in ("error", "warning") else None)

@@ -18,7 +18,7 @@ from tests.web.pages.network_world import (
     store_network,
     topology_file,
 )
-from tests.web.pages.visiting import LOOKS, PATIENCE_MS, Visit, faults, keep, panel, visit
+from tests.web.pages.visiting import LOOKS, PATIENCE_MS, Visit, look_at, panel, visit
 
 PATH = "/network?name=ring&source=r2&target=r5"
 PLAN = "/network?name=ring&strategy=best&count=6&must=r3&exclude=r0"
@@ -63,16 +63,7 @@ def colours(page: Page) -> list[tuple[str, str, str]]:
 def test_network_pages_are_accessible_in_every_look(
     browser: Browser, measured: Dashboard, look: str, axe_script: str, artifacts: Path
 ) -> None:
-    visited = visit(browser, measured, **LOOKS[look])
-    for name, path in PAGES.items():
-        page = visited.open(path)
-        assert faults(page, axe_script) == [], name
-        wide = page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-        assert not wide, f"{name} is wider than the screen"
-        keep(page, artifacts, f"{name}-{look}")
-        page.close()
-    assert not visited.complaints
-    visited.context.close()
+    look_at(browser, measured, look, PAGES, axe_script, artifacts)
 
 
 def test_a_topology_is_uploaded_and_removed_by_an_admin(admin: Visit, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.web.pages.dashboard_world import (
     send_collection,
     send_large_collection,
 )
-from tests.web.pages.visiting import LOADED, LOOKS, PATIENCE_MS, Visit, faults, keep, panel, visit
+from tests.web.pages.visiting import LOADED, LOOKS, PATIENCE_MS, Visit, faults, keep, look_at, panel, visit
 
 import sojourn
 from sojourn.client.query_unit import Client
@@ -88,22 +88,7 @@ def admin(browser: Browser, filled: Dashboard) -> Iterator[Visit]:
 def test_every_page_is_accessible_loads_from_here_alone_and_complains_of_nothing(
     browser: Browser, filled: Dashboard, look: str, axe_script: str, artifacts: Path
 ) -> None:
-    visited = visit(browser, filled, **LOOKS[look])
-    for name, path in PAGES.items():
-        page = visited.open(path)
-        assert faults(page, axe_script) == [], name
-        wide = page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-        assert not wide, f"{name} is wider than the screen"
-        assert page.evaluate("document.documentElement.classList.contains('dark')") == (look == "dark")
-        assert page.locator(".notice.bad, .notice.warn:visible:has-text('Something went wrong')").count() <= (
-            name == "beta"
-        )
-        keep(page, artifacts, f"{name}-{look}")
-        page.close()
-    assert not visited.complaints
-    assert visited.loaded
-    assert {url for url in visited.loaded if not url.startswith((filled.url, "data:"))} == set()
-    visited.context.close()
+    look_at(browser, filled, look, PAGES, axe_script, artifacts)
 
 
 def test_signing_in_is_refused_and_then_leads_on(
@@ -331,17 +316,38 @@ def test_the_map_of_a_collection_goes_over_time_on_one_scale_of_colours(admin: V
     scale = f"(() => {{ const map = {chart}.getOption().visualMap[0]; return [map.min, map.max]; }})()"
     whole = page.evaluate(scale)
     page.evaluate("window.wasHere = true")
-    page.evaluate(
-        "(value) => { const one = document.querySelector('#slider-at'); one.value = value;"
-        "one.dispatchEvent(new Event('input', {bubbles: true})); }",
-        12,
-    )
-    expect(panel(page, "Network").locator("output")).to_contain_text(" long", timeout=PATIENCE_MS)
-    page.wait_for_function(f"{chart}.getOption().series[0].data.length > 1")
-    least, most = page.evaluate(scale)
+    scales, shown = [], "all of the range"
+    for place in (12, 3, 20):
+        page.evaluate(
+            "(value) => { const one = document.querySelector('#slider-at'); one.value = value;"
+            "one.dispatchEvent(new Event('input', {bubbles: true})); }",
+            place,
+        )
+        output = panel(page, "Network").locator("output")
+        expect(output).not_to_have_text(shown, timeout=PATIENCE_MS)
+        shown = output.inner_text()
+        assert " long" in shown
+        scales.append(page.evaluate(scale))
+    least, most = scales[0]
     assert least <= whole[0] < whole[1] <= most
+    assert scales[0] == scales[1] == scales[2]
     assert page.evaluate("window.wasHere")
-    assert "at=12" in page.url
+    assert "at=20" in page.url
+
+
+def test_a_collection_of_another_time_says_where_it_lies_and_leads_there(admin: Visit, filled: Dashboard) -> None:
+    send_collection(filled, "old", last_ns=100 * 10**9)  # of a clock that began at 0
+    page = admin.open("/collection?node=gamma&name=old")
+    expect(panel(page, "Network")).to_contain_text("No packet was generated in this range")
+    panel(page, "Network").locator("a").click()
+    page.wait_for_url("**from=1970-01-01*")
+    expect(panel(page, "Network").locator(".chart canvas")).to_have_count(1, timeout=PATIENCE_MS)
+    expect(panel(page, "How far it is solved")).to_contain_text("114")
+
+
+def test_a_range_is_called_as_people_call_it(admin: Visit) -> None:
+    page = admin.open("/segment?name=uplink&from=-3m")
+    assert page.locator("#range-from option:checked").inner_text() == "3 minutes"
 
 
 def test_four_hundred_nodes_of_a_collection_are_drawn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,6 +60,35 @@ def visit(browser: Browser, dashboard: Dashboard, who: str = "admin", **context:
     page.wait_for_selector("#content")
     page.close()
     return Visit(opened, dashboard.url)
+
+
+def look_at(
+    browser: Browser, dashboard: Dashboard, look: str, pages: Mapping[str, str], axe_script: str, artifacts: Path
+) -> None:
+    """Pages by name, in one of `LOOKS`: each is fit for all people and for its screen, and is kept as a picture.
+
+    None complains of anything, or loads from elsewhere.
+    """
+    visited = visit(browser, dashboard, **LOOKS[look])
+    for name, path in pages.items():
+        page = visited.open(path)
+        looked_at(page, look, axe_script, artifacts, name)
+        assert page.locator(".notice:visible", has_text="Something went wrong").count() == 0, name
+        page.close()
+    assert not visited.complaints
+    assert visited.loaded
+    assert {url for url in visited.loaded if not url.startswith((dashboard.url, "data:"))} == set()
+    visited.context.close()
+
+
+def looked_at(page: Page, look: str, axe_script: str, artifacts: Path, name: str) -> None:
+    """Keep the picture of a page that is fit for all people, for its screen, and drawn for its theme."""
+    found = faults(page, axe_script)
+    assert not found, f"{name}: {found}"
+    wide = page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+    assert not wide, f"{name} is wider than the screen"
+    assert page.evaluate("document.documentElement.classList.contains('dark')") == (look == "dark")
+    keep(page, artifacts, f"{name}-{look}")
 
 
 def panel(page: Page, title: str) -> Locator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -49,11 +50,15 @@ def demo(
     from sojourn.lab.demo.running import Demo
 
     began = time.monotonic()
-    with _ended_by_signals(), Demo(data or _default_data(), port=port, has_lab=lab, tell=say) as running:
-        for answer in running.answers():
-            _show(answer, time.monotonic() - began, running.url, output)
-        if goes_on(serve):
-            _serve(running, output)
+    try:
+        with _ended_by_signals(), Demo(data or _default_data(), port=port, has_lab=lab, tell=say) as running:
+            for answer in running.answers():
+                _show(answer, time.monotonic() - began, running.url, output)
+            if goes_on(serve):
+                _serve(running, output)
+    finally:
+        # What is imported by now takes a third of a second to look through once more, seconds on a busy machine.
+        gc.freeze()
 
 
 def goes_on(asked: bool | None) -> bool:

@@ -19,7 +19,8 @@ import numpy as np
 
 from sojourn.client.collections import SinkClient
 from sojourn.core.errors import SojournError
-from sojourn.core.units import NS_PER_SECOND, durations_apart, format_clock, format_duration
+from sojourn.core.units import NS_PER_SECOND, durations_apart, format_clock, format_duration, format_instant
+from sojourn.lab.demo.networks import PLANNED, SHOWN, ShownNetwork, write_planned
 from sojourn.lab.demo.stages import Piece, Stage
 from sojourn.lab.wireless import CollectionRun, WirelessNetwork, run_collection
 from sojourn.mplane.planning.paths import SegmentCounter, shortest_paths
@@ -33,13 +34,15 @@ STREAM = {"epoch": "5s", "buckets": 1024, "per_instance": 3, "salted": False}
 STREAMS = {metric: {"metric": metric, **STREAM} for metric in ("cpu", "disk_io")}
 # Processes: what the last seconds were, once so much of them is known.
 LOOK_BACK_NS, LEAST_COVERED_NS = 10 * NS_PER_SECOND, 2 * NS_PER_SECOND
-EPOCH_NS, LEAST_PACKETS = 2 * NS_PER_SECOND, 500
+EPOCH_NS, LEAST_PACKETS = NS_PER_SECOND, 500
 OBJECTIVE, LIMIT_NS, EVERY = "quick", 50_000_000, "5s"
 # Slow is what takes several times as long as the whole way did, and so much longer that no busy machine explains it.
 SLOWER, LEAST_SLOWER_NS, SETTLED_NS = 3.0, 10_000_000, 5 * NS_PER_SECOND
 COLLECTION, SEED = "sink/field", 4
 SENSORS = WirelessNetwork(nodes=60, packets_per_node=12)
-CORE, ACCESS, UPGRADES = 8, 24, 3
+UPGRADES = 3
+# A diagnosis compares the last three intervals with what was before the bottleneck.
+INTERVALS_NOW, BASELINE_NS = 3, 12 * NS_PER_SECOND
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Jobs:
         self._begun_ns = 0
         self._quiet: DemoAnswer | None = None
         self._sensors: CollectionRun | None = None
+        self._shown = ShownNetwork(client, directory / f"{SHOWN}.csv", stage, EPOCH_NS)
 
     def all(self) -> list[Job]:
         """In the order in which they can be answered."""
@@ -93,8 +97,14 @@ class Jobs:
             Job("processes", self.processes, Needs.KERNELS),
             Job("delay", self.delay, Needs.PACKETS),
             Job("bottleneck", self.bottleneck, Needs.PACKETS),
+            Job("diagnosis", self.diagnosis, Needs.PACKETS),
             Job("objective", self.objective, Needs.PACKETS),
         ]
+
+    def store_networks(self) -> None:
+        """Have the query unit know the network that is planned for, and the stage's."""
+        self._client.store_topology(PLANNED, self._directory / f"{PLANNED}.csv", directed=False)
+        self._shown.store()
 
     def send_collection(self) -> None:
         """Simulate a network of sensors, keep what its sink saw as trace.csv, and send it to the query unit.
@@ -160,8 +170,8 @@ class Jobs:
 
     def upgrade(self) -> DemoAnswer:
         """Which routers of a network to upgrade first."""
-        path = self._directory / "network.csv"
-        _write_network(path)
+        path = self._directory / f"{PLANNED}.csv"
+        write_planned(path)
         shortest = shortest_paths(read_topology(path, directed=False))
         steps = list(plan_upgrade(SegmentCounter(shortest), UPGRADES, strategy=Strategy.BEST))
         names = [shortest.topology.names[router] for router in steps[-1].upgraded]
@@ -170,7 +180,7 @@ class Jobs:
             "upgrade",
             f"{UPGRADES} of {shortest.routers} routers to upgrade first",
             f"{', '.join(sorted(names))} leave {left:.1f} % of the probing (exact)",
-            "",
+            f"/network?name={PLANNED}&strategy=best&count={UPGRADES}",
             f"sojourn mplane upgrade {path} --undirected --count {UPGRADES} --strategy best",
             *(left, left, left),
             unit="%",
@@ -240,6 +250,37 @@ class Jobs:
             *(mean, low, high),
         )
 
+    def diagnosis(self) -> DemoAnswer | None:
+        """Which segment of the stage's network changed, by all that its agents measured of them."""
+        slow_ns = self._stage.slow_since_ns
+        if slow_ns is None or time.time_ns() < slow_ns + BASELINE_NS:
+            return None
+        reached_ns, longest_ns = self._shown.tell(self._begun_ns)
+        # Now are the last intervals, before is the first half of what precedes them: all of it quiet.
+        begin_s = max(self._begun_ns, slow_ns - BASELINE_NS) // NS_PER_SECOND
+        end_s = 2 * slow_ns // NS_PER_SECOND - begin_s + INTERVALS_NOW * longest_ns // NS_PER_SECOND
+        if reached_ns < end_s * NS_PER_SECOND:
+            return None
+        source, target = self._stage.routers[0], self._stage.routers[-1]
+        span = {"from_ns": begin_s * NS_PER_SECOND, "to_ns": end_s * NS_PER_SECOND}
+        found = self._client.diagnose(SHOWN, source, target, **span)["diagnosis"]
+        if found is None or found["verdict"] != "changed":
+            return None
+        before, begin, end = (
+            "..".join(format_instant(found["baseline"][edge]) for edge in ("from_ns", "to_ns")),
+            *(format_instant(edge).partition(".")[0] + "Z" for edge in span.values()),
+        )
+        within = "".join(f" --upgraded {name}" for name in self._stage.routers[1:-1])
+        return DemoAnswer(
+            "diagnosis",
+            f"segment that changed the path from {source} to {target}",
+            found["summary"],
+            f"/network?name={SHOWN}&source={source}&target={target}&from={begin}&to={end}",
+            f"sojourn mplane diagnose --from {source} --to {target} -t {self._shown.file} --undirected{within} "
+            f"--baseline {before} --now {end}",
+            *(found["change_ns"], found["low_ns"], found["high_ns"]),
+        )
+
     def objective(self) -> DemoAnswer | None:
         """Which objective is violated, on what evidence."""
         found = self._client.violations(objective=OBJECTIVE, only_open=True)
@@ -276,14 +317,6 @@ def _interval(mean: float, low: float, high: float) -> str:
 
 def _page(*names: str) -> str:
     return "/segment?" + "&".join(f"name={quote(name)}" for name in names)
-
-
-def _write_network(path: Path) -> None:
-    """A core of routers in a ring with chords, and access routers at two of them each, as a CSV file."""
-    links = [(f"core{i}", f"core{(i + step) % CORE}", 10) for i in range(CORE) for step in (1, 3)]
-    links += [(f"edge{i}", f"core{(i * i + near) % CORE}", 20 + near) for i in range(ACCESS) for near in (0, 1)]
-    lines = [f"{source},{target},{weight}\n" for source, target, weight in links]
-    path.write_text("source,target,weight\n" + "".join(lines))
 
 
 def _true_mean(run: CollectionRun, node: int) -> float:

@@ -95,6 +95,7 @@ class Demo:
         self._warm_up()
         yield from waiting.answered(needing=Needs.NOTHING)
         jobs.send_collection()
+        jobs.store_networks()
         try:
             yield from self._while(lambda: self._warming.poll() is None, waiting, Needs.NOTHING, COMPILE_SECONDS)
             self._tell(f"building {stage.says}")
