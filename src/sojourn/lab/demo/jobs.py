@@ -41,8 +41,8 @@ SLOWER, LEAST_SLOWER_NS, SETTLED_NS = 3.0, 10_000_000, 5 * NS_PER_SECOND
 COLLECTION, SEED = "sink/field", 4
 SENSORS = WirelessNetwork(nodes=60, packets_per_node=12)
 UPGRADES = 3
-# A diagnosis compares the last three intervals with what was before the bottleneck.
-INTERVALS_NOW, BASELINE_NS = 3, 12 * NS_PER_SECOND
+# A diagnosis compares the last three intervals with what was before the bottleneck, six intervals or more.
+INTERVALS_NOW, BASELINE_NS = 3, 9 * NS_PER_SECOND
 
 
 @dataclass(frozen=True)
@@ -256,13 +256,14 @@ class Jobs:
         if slow_ns is None or time.time_ns() < slow_ns + BASELINE_NS:
             return None
         reached_ns, longest_ns = self._shown.tell(self._begun_ns)
-        # Now are the last intervals, before is the first half of what precedes them: all of it quiet.
-        begin_s = max(self._begun_ns, slow_ns - BASELINE_NS) // NS_PER_SECOND
-        end_s = 2 * slow_ns // NS_PER_SECOND - begin_s + INTERVALS_NOW * longest_ns // NS_PER_SECOND
-        if reached_ns < end_s * NS_PER_SECOND:
+        # Now are the last intervals, before is the first half of what precedes them: all of it has to be quiet.
+        quiet_until_ns, now_ns = slow_ns - EPOCH_NS, INTERVALS_NOW * longest_ns
+        end_ns = min(reached_ns, 2 * quiet_until_ns - self._begun_ns + now_ns)
+        if end_ns < quiet_until_ns + BASELINE_NS + now_ns:
             return None
         source, target = self._stage.routers[0], self._stage.routers[-1]
-        span = {"from_ns": begin_s * NS_PER_SECOND, "to_ns": end_s * NS_PER_SECOND}
+        seconds = (2 * quiet_until_ns + now_ns - end_ns) // NS_PER_SECOND, end_ns // NS_PER_SECOND
+        span = {"from_ns": seconds[0] * NS_PER_SECOND, "to_ns": seconds[1] * NS_PER_SECOND}
         found = self._client.diagnose(SHOWN, source, target, **span)["diagnosis"]
         if found is None or found["verdict"] != "changed":
             return None
