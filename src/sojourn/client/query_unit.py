@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sojourn.client.translation import Translation
     from sojourn.exports.readings import Readings
     from sojourn.segments.fleet.ledgers.lost import LostResult
+    from sojourn.segments.fleet.ledgers.zoom import PacketsResult
     from sojourn.segments.fleet.path import PathResult
     from sojourn.segments.result import SegmentResult
 
@@ -333,6 +334,29 @@ class Client:
         asked = asked if known is None else known.segment_question(asked)
         found = self._of_segments("POST", path, having=("covered", "sent", "lost", "packets"), json=asked)
         return LostResult.from_dict(found if known is None else known.lost(found))
+
+    def flow_packets(
+        self,
+        name: str,
+        flow: str,
+        *,
+        last_ns: int = 10_000_000_000,
+        from_ns: int | None = None,
+        to_ns: int | None = None,
+        most: int = 10_000,
+    ) -> PacketsResult:
+        """The packets of one flow with their delays, lost ones marked, as far as both ends' ledgers hold them now."""
+        from sojourn.segments.fleet.ledgers.zoom import PacketsResult
+
+        path, known = f"{SEGMENTS}/{quote(name, safe='')}/packets", self._pseudonyms
+        asked: dict[str, Any] = {
+            "flow": flow if known is None else known.hidden(flow),
+            "last_ns": last_ns,
+            "most": most,
+        }
+        asked |= {"from_ns": from_ns, "to_ns": to_ns}
+        found = self._of_segments("POST", path, having=("flow", "covered", "sent", "delays", "packets"), json=asked)
+        return PacketsResult.from_dict(found if known is None else known.packets(found))
 
     def query_path(self, names: Sequence[str], **question: Unpack[SegmentQuestion]) -> PathResult:
         """Where on a path of segments each flow waits and loses."""

@@ -91,6 +91,11 @@ class Translation:
         """An answer about lost packets."""
         return {**answer, "packets": self._rows(answer["packets"]), "notes": self._remarks(answer.get("notes", []))}
 
+    def packets(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """An answer about a flow's packets."""
+        remarks = {name: self._remarks(answer.get(name, [])) for name in ("warnings", "notes")}
+        return {**answer, "flow": self._rows([answer["flow"]])[0], **remarks}
+
     def _rows(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         return [{**row, **{end: self._address(row[end]) for end in _ENDS if row.get(end)}} for row in rows]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 
@@ -121,6 +121,13 @@ class _Open:
         return None if self.keys is None else tuple(self.keys.found.values())
 
 
+class OnLead(NamedTuple):
+    """Since when stamps are on the lead that they have now, and how many packets the ledger had been given before."""
+
+    since_ns: int = -(1 << 62)
+    written: int = 0
+
+
 class PointRecorder:
     """One stream of one point, from packets (or other measurements) to epochs.
 
@@ -153,6 +160,7 @@ class PointRecorder:
         self._latest: AnySketch | None = None
         self._open: dict[int, _Open] = {}
         self._markers, self._steady, self._watch, self.ledger = markers, steady, Watch(), ledger
+        self.on_lead = OnLead()
         self._is_on_scale = True
         self._place: int | None = None
         self._clock: KernelClock | None = None
@@ -200,6 +208,8 @@ class PointRecorder:
                 self._place = cuts[row]
                 if by_ns := self._go_on(markers):
                     batch = replace(batch, time_ns=batch.time_ns + by_ns)
+                    written = 0 if self.ledger is None else self.ledger.written
+                    self.on_lead = OnLead(int(batch.time_ns[row]), written)
             elif row in looks and self._open:
                 self._watch.look(looks[row], self._ending(looks[row]))
             start = row
@@ -321,6 +331,11 @@ class PointRecorder:
 
     def _on_scale(self, time_ns: int) -> int:
         return time_ns if self._steady is None else self._steady.on_scale(time_ns)
+
+    def now(self, time_ns: int) -> tuple[int, KernelClock | None]:
+        """A time of the machine's clock as stamps have it now, and what is known of their clock."""
+        clock = self._clock_of(self._open[0]) if 0 in self._open else None
+        return self._on_scale(time_ns), None if clock is None else replace(clock, slew=None)
 
     def close_before(self, time_ns: int) -> list[Epoch]:
         """Close the slots that ended before a time, oldest first; without slots nothing does.

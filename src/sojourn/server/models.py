@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sojourn.estimation.buckets.questions import Group
 from sojourn.mplane.measurements import MAX_HOPS
+from sojourn.segments.fleet.ledgers.packets import MOST_AGE_NS
 from sojourn.segments.fleet.segment import DEFAULT_EPOCH_NS
 
 MOST_TAGS = 100  # of one node
@@ -490,6 +491,25 @@ class LostQuery(_Model):
     to_ns: Nanoseconds | None = Field(default=None, description="none: up to now")
     flows: Annotated[list[Annotated[str, Field(min_length=1, max_length=512)]], Field(max_length=1000)] = []
     most: Annotated[int, Field(ge=0, le=100_000)] = Field(default=10_000, description="only the first so many packets")
+
+
+class PacketsQuery(_Model):
+    """A question about the packets of one flow, which the ledgers of both ends still hold."""
+
+    flow: Annotated[str, Field(min_length=1, max_length=512)]
+    last_ns: Annotated[int, Field(ge=1, le=MOST_AGE_NS)] = Field(
+        default=10_000_000_000, description="of so long up to now; without from_ns"
+    )
+    from_ns: Nanoseconds | None = None
+    to_ns: Nanoseconds | None = Field(default=None, description="none: up to now")
+    most: Annotated[int, Field(ge=1, le=100_000)] = Field(default=10_000, description="only the newest so many packets")
+
+    def ages(self, now_ns: int) -> tuple[int, int]:
+        """How long ago the range begins and ends."""
+        if self.from_ns is None:
+            return self.last_ns, 0
+        oldest_ns = min(max(now_ns - self.from_ns, 0), MOST_AGE_NS)
+        return oldest_ns, min(max(now_ns - self.to_ns, 0), oldest_ns) if self.to_ns is not None else 0
 
 
 class SegmentRanking(_Model):

@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from ledger_nodes import both, chosen
 from query_unit import Unit, running_unit
+from tests.segments.fleet.ledgers.test_ledger_ranges import world_of
 from typer.testing import CliRunner, Result
 
 from sojourn.cli.main import app
@@ -117,3 +119,37 @@ def test_questions_that_nothing_answers_say_so(unit: Unit) -> None:
         command(unit, "query", "--segment", "zz*")
     with pytest.raises(UsageError, match="'0s' is no length of time"):
         command(unit, "query", "--segment", "up", "--interval", "0s")
+
+
+def test_a_flows_packets_are_shown_one_by_one(unit: Unit) -> None:
+    world = world_of(9, loss=0.02)
+    text, _ = chosen(world)
+    run(unit, "create", "ab", "--from", "alpha:eth0", "--to", "beta:eth1", "--sketch", "ledger")
+    asked = ("query", "--segment", "ab", "--flow", text, "--packets", "--last", "1m")
+    with both(unit, world):
+        shown = command(unit, *asked, "--limit", "1000000")
+        whole = json.loads(command(unit, *asked, "--format", "json").stdout)
+        few = command(unit, *asked, "--top", "20")
+    assert shown.stdout.splitlines()[0].startswith(f"ab: {whole['sent']:,} packets of the flow, from ")
+    assert f"{whole['arrived']:,} arrived, {whole['lost']:,} lost (" in shown.stdout
+    assert sum(line.split()[-1:] == ["lost"] for line in shown.stdout.splitlines()[3:]) == whole["lost"] > 0
+    assert [row["fate"] for row in whole["packets"]].count("lost") == whole["lost"]
+    assert "older packets of the flow left out: ask for a shorter time, or more" in few.stderr
+    run(unit, "remove", "ab")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--packets",), "which flow's packets is not said"),
+        (("--packets", "--flow", "a", "--flow", "b"), "packets are those of one flow"),
+        (("--packets", "--flow", "a", "--segment", "other"), "packets are those of one segment"),
+        (("--packets", "--flow", "a", "--lost"), "--lost has no meaning beside --packets"),
+        (("--packets", "--flow", "a", "--last", "0s"), "'0s' is no length of time"),
+        (("--packets", "--flow", "a", "--last", "5s", "--from", "-1m"), "--last has no meaning beside --from"),
+        (("--last", "5s"), "--last has no meaning beside a question without --packets"),
+    ],
+)
+def test_questions_about_packets_that_make_no_sense_say_why(unit: Unit, words: tuple[str, ...], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        command(unit, "query", "--segment", "ab", *words)

@@ -86,6 +86,7 @@ ENDPOINTS = {
     ("GET", "/api/v1/segments/way"): (READERS, {}),
     ("POST", "/api/v1/segments/way/query"): (READERS, {"json": {"from_ns": 0, "live": False}}),
     ("POST", "/api/v1/segments/way/lost"): (READERS, {"json": {"from_ns": 0}}),
+    ("POST", "/api/v1/segments/way/packets"): (READERS, {"json": {"flow": "10.0.0.1:1 > 10.0.0.2:2 udp"}}),
     ("POST", "/api/v1/segments/query"): (READERS, {"json": {"from_ns": 0}}),
     ("DELETE", "/api/v1/segments/way"): ({"admin"}, {}),
     ("POST", "/api/v1/objectives"): ({"admin"}, {"json": OBJECTIVE}),
@@ -136,7 +137,7 @@ def test_only_the_roles_meant_may_use_an_endpoint(shared_unit: Unit, method: str
             status = client.request(method, path, **how).status_code
         if who in allowed:
             # Nobody waits for an answer, and there is nothing to answer from.
-            of_nothing = path.endswith(("way/query", "way/lost"))
+            of_nothing = path.endswith(("way/query", "way/lost", "way/packets"))
             is_empty = (status == 404 and "requests/" in path) or (status == 400 and of_nothing)
             assert status in (200, 201, 204) or is_empty, (who, status)
         else:

@@ -25,8 +25,14 @@ HELP = (
 )
 EXAMPLE = (
     "Examples:  sojourn query --node gateway-7 --metric disk_io --instance 'mosquitto*' --from -10m --group name; "
-    "sojourn query --segment uplink --top 10 --by p99"
+    "sojourn query --segment uplink --top 10 --by p99; "
+    "sojourn query --segment uplink --flow '10.0.0.1:5000 > 10.0.2.1:9 udp' --packets --last 10s"
 )
+
+
+USUAL_START = "-5m"
+MOST_INSTANCES = 1000
+_OF_SEGMENTS = ("flow", "by", "interval", "lost", "packets", "last")
 
 
 @dataclass(frozen=True)
@@ -55,11 +61,23 @@ class SegmentOptions:
     lost: Annotated[
         bool, typer.Option("--lost", help="With --segment: every lost packet, where ledgers are kept; bursts of them.")
     ] = False
+    packets: Annotated[
+        bool,
+        typer.Option(
+            "--packets",
+            help="With --segment and --flow: every packet's delay, lost ones marked, as both agents' ledgers hold them "
+            "now; the newest 10000, or --top N of them.",
+        ),
+    ] = False
+    last: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="With --packets: of so long up to now; without --from 10s."),
+    ] = None
 
     @property
     def given(self) -> list[str]:
         """The options that only a segment has, as far as they were given."""
-        return [f"--{name}" for name in ("flow", "by", "interval", "lost") if getattr(self, name)]
+        return [f"--{name}" for name in _OF_SEGMENTS if getattr(self, name)]
 
 
 @dataclass(frozen=True)
@@ -104,10 +122,11 @@ def query(
             "fit the pattern, or all of a node."
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=0, max=1000, help="Only the largest instances or groups.")] = 0,
+    top: Annotated[int, typer.Option(min=0, max=100_000, help="Only the largest instances or groups.")] = 0,
     start: Annotated[
-        str, typer.Option("--from", metavar="TIME", help="-10m, 10:05, ISO 8601 or Unix seconds.")
-    ] = "-5m",
+        str | None,
+        typer.Option("--from", metavar="TIME", show_default=USUAL_START, help="-10m, 10:05, ISO 8601 or Unix seconds."),
+    ] = None,
     end: Annotated[str, typer.Option("--to", metavar="TIME", help="As --from; now is the current epoch too.")] = "now",
     stat: Annotated[
         Literal["sum", "mean"] | None,
@@ -141,6 +160,11 @@ def query(
         others: dict[str, object] = {"--metric": metric, "--node": node, "--tag": tag, "--instance": instance}
         others |= {"--all": every, "--group": group, "--stat": stat, "--spool": spool, "--stream": stream}
         _refuse([name for name, value in others.items() if value], "--segment")
+        if segment.packets:
+            with unit.client(timeout_seconds=timeout, pseudonyms=translation) as client:
+                _print_packets(client, segment, (start, end), top, output)
+            return
+        _refuse(["--last"] if segment.last else [], "a question without --packets")
         about = _range(start, end) | {"top": top, "by": segment.by, "live": live}
         with unit.client(timeout_seconds=timeout, pseudonyms=translation) as client:
             _print_segment(client, segment, about, output)
@@ -152,6 +176,9 @@ def query(
         raise UsageError("every instance or some, not both", where="--all", action="leave --all or --instance out")
     if spool is None and bool(node) == (tag is not None):
         raise UsageError("a question is about nodes or one tag", where="query", action="give --node or --tag")
+    if top > MOST_INSTANCES:
+        what = f"{top:,} instances or groups are more than one answer has"
+        raise UsageError(what, where="--top", action=f"give {MOST_INSTANCES:,} at most, or --all")
     question: dict[str, Any] = {"metric": metric, "node": node, "tag": tag, "top": top, "live": live}
     question |= {"instance": "*" if every else instance, "group": group, "stat": stat, "method": method, "cut": cut}
     question |= _range(start, end)
@@ -219,6 +246,39 @@ def _print_lost(client: Client, asked: SegmentOptions, question: Mapping[str, An
         console(stderr=True).print(cell(note))
 
 
+def _print_packets(
+    client: Client, asked: SegmentOptions, span: tuple[str | None, str], top: int, output: Output
+) -> None:
+    from sojourn.cli.segments.measure import print_result
+    from sojourn.core.units import format_time, parse_duration
+
+    names, flows = asked.segment or [], asked.flow or []
+    if len(names) > 1 or any(sign in name for name in names for sign in "*?"):
+        raise UsageError("packets are those of one segment", where="--packets", action="give --segment once, by name")
+    if len(flows) != 1:
+        what = "which flow's packets is not said" if not flows else "packets are those of one flow"
+        raise UsageError(what, where="--packets", action="give --flow 'SRC:PORT > DEST:PORT tcp' once")
+    _refuse([name for name in asked.given if name in ("--by", "--interval", "--lost")], "--packets")
+    about: dict[str, Any] = {"most": top} if top else {}
+    if span != (None, "now"):
+        _refuse(["--last"] if asked.last else [], "--from and --to")
+        about |= _range(*span)
+    elif asked.last is not None:
+        about["last_ns"] = parse_duration(asked.last, where="--last")
+        if about["last_ns"] <= 0:
+            raise UsageError(f"{asked.last!r} is no length of time", where="--last", action="give one such as 10s")
+    found = client.flow_packets(names[0], flows[0], **about)
+    warn(found.warnings)
+    columns = [
+        TableColumn("time_ns", "sent at", format_time, justify="left"),
+        TableColumn("delay_ns", "delay", _shown_time),
+        TableColumn("fate", "", lambda fate: "" if fate == "arrived" else str(fate), justify="left"),
+    ]
+    print_result(found, output, columns)
+    for note in found.notes:
+        console(stderr=True).print(cell(note))
+
+
 def _print_ranking(client: Client, asked: SegmentOptions, question: Mapping[str, Any], output: Output) -> None:
     names = asked.segment or []
     if len(names) > 1:
@@ -251,10 +311,10 @@ RANKING = [
 ]
 
 
-def _range(start: str, end: str) -> dict[str, Any]:
+def _range(start: str | None, end: str) -> dict[str, Any]:
     from sojourn.core.units import parse_time
 
-    from_ns, to_ns = parse_time(start), None if end == "now" else parse_time(end)
+    from_ns, to_ns = parse_time(USUAL_START if start is None else start), None if end == "now" else parse_time(end)
     if to_ns is not None and from_ns > to_ns:
         raise UsageError("the range ends before it begins", where="--to", action="give --from before --to")
     return {"from_ns": from_ns, "to_ns": to_ns}

@@ -63,6 +63,7 @@ from sojourn.node.withholding import Withholding, check_assigned
 from sojourn.sources.registry import source_type
 
 if TYPE_CHECKING:
+    from sojourn.segments.fleet.ledgers.packets import FlowPackets, PacketsQuestion
     from sojourn.sketches.ledgers.ledger import LedgerPackets
 
 CHECKPOINT_NS = 5_000_000_000
@@ -550,15 +551,24 @@ class Agent:
             self._answer_one(asked, {})
 
     def _answer_of_ledger(self, asked: Asked) -> None:
-        """Name the packets that were lost, as far as the stream's ledger tells; recording goes on meanwhile."""
-        from sojourn.segments.fleet.ledgers.replying import named_reply
+        """Name lost packets, or tell of a flow's, as far as the stream's ledger does; recording goes on meanwhile."""
+        from sojourn.segments.fleet.ledgers.packets import PREFIX
+        from sojourn.segments.fleet.ledgers.replying import named_reply, packets_reply
 
         def between(first_ns: int, last_ns: int) -> LedgerPackets | None:
             with self._lock:
                 stream = self._streams.get(asked.streams[0])
                 return None if stream is None else stream.sent_between(first_ns, last_ns)
 
-        self._transport.answer(asked, [named_reply(asked.ledger, between)])
+        def of_flow(question: PacketsQuestion) -> FlowPackets | None:
+            with self._lock:
+                self._poll()
+                stream = self._streams.get(asked.streams[0])
+                return None if stream is None else stream.flow_packets(question)
+
+        is_of_flow = asked.ledger.startswith(PREFIX)
+        reply = packets_reply(asked.ledger, of_flow) if is_of_flow else named_reply(asked.ledger, between)
+        self._transport.answer(asked, [reply])
 
     def _asked_about(self, asked: Asked) -> list[tuple[str, AgentStream]]:
         """The streams of a question that run, each once."""

@@ -8,6 +8,7 @@ sketches, and the names of the latest instances.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from sojourn.epochs.epoch import Epoch
 from sojourn.node.agent.clock import kernel_clock
 from sojourn.node.agent.configuration import StreamConfiguration
 from sojourn.node.agent.metric_recorder import KnownKeys
-from sojourn.segments.fleet.ledgers.replying import rehearse_naming
+from sojourn.segments.fleet.ledgers.packets import FlowPackets, PacketsQuestion
+from sojourn.segments.fleet.ledgers.replying import packets_between, rehearse_naming
 from sojourn.segments.fleet.markers import MarkerCuts
 from sojourn.segments.fleet.steady import SteadyStamps, read_lead
 from sojourn.segments.record import KeyReports, PointRecorder, every, rehearse
@@ -43,7 +45,7 @@ class ColumnRecorder:
         first_sequence: int,
     ) -> None:
         self._configuration = configuration
-        self._missed_so_far, self._missed = missed, 0
+        self._missed_so_far, self._missed, self._missed_ns = missed, 0, 0
         self._names = KnownKeys()
         self._ids: Any = np.empty(0, np.uint64)
         is_marked = configuration.plan is not None
@@ -108,6 +110,8 @@ class ColumnRecorder:
         if closed and missed:
             # Whether they passed before a marker or behind it, nobody knows.
             self._recorder.note(missed=missed, clock=kernel_clock())
+        if missed and len(found.batch):
+            self._missed_ns = int(found.batch.time_ns.max())
         return _encoded(closed)
 
     def close_before(self, time_ns: int) -> list[EncodedEpoch]:
@@ -121,6 +125,18 @@ class ColumnRecorder:
     def sent_between(self, first_ns: int, last_ns: int) -> LedgerPackets | None:
         """All packets of a stretch of time, by their stamps; None if it keeps no ledger, or this has forgotten some."""
         return None if self._ledger is None else self._ledger.between(first_ns, last_ns)
+
+    def flow_packets(self, asked: PacketsQuestion, now_ns: int) -> FlowPackets | None:
+        """A flow's packets, as the ledger has them now; None if it keeps none."""
+        if self._ledger is None:
+            return None
+        on_lead = self._recorder.on_lead
+        as_stamped_ns, clock = self._recorder.now(now_ns)
+        by_ns = as_stamped_ns - now_ns
+        # Before its first packet an agent knows of none.
+        since_ns = max(on_lead.since_ns, self._ledger.forgotten_ns + 1) if not self._is_empty else as_stamped_ns
+        found = packets_between(self._ledger, asked, as_stamped_ns, since=(since_ns, on_lead.written))
+        return replace(found, missed_ns=self._missed_ns + by_ns if self._missed_ns else 0, clock=clock)
 
     def watch(self) -> bool:
         """Have `looks` to tell of from now on; False if other points cut this stream's packets nowhere."""

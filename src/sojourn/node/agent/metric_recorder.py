@@ -210,6 +210,9 @@ class MetricRecorder:
     def sent_between(self, first_ns: int, last_ns: int) -> None:
         """No ledger is kept of measurements."""
 
+    def flow_packets(self, asked: object, now_ns: int) -> None:
+        """Likewise."""
+
     def watch(self) -> bool:
         """No other point cuts measurements anywhere."""
         return False

@@ -40,6 +40,7 @@ from sojourn.sources.source import SourceBatch
 if TYPE_CHECKING:
     from sojourn.core.pseudonyms.mapping import Pseudonyms
     from sojourn.node.agent.column_recorder import ColumnRecorder
+    from sojourn.segments.fleet.ledgers.packets import FlowPackets, PacketsQuestion
     from sojourn.sketches.ledgers.ledger import LedgerPackets
 
 # A first poll may compile for a while; one that takes longer never comes back.
@@ -270,6 +271,10 @@ class AgentStream:
     def sent_between(self, first_ns: int, last_ns: int) -> LedgerPackets | None:
         """All packets of a stretch of time, by their stamps; None if it keeps no ledger, or this has forgotten some."""
         return self._recorder.sent_between(first_ns, last_ns)
+
+    def flow_packets(self, asked: PacketsQuestion) -> FlowPackets | None:
+        """A flow's packets, as far as they are recorded; None if it keeps no ledger."""
+        return self._recorder.flow_packets(asked, self.until_ns)
 
     def watch(self) -> bool:
         """Have `looks` to tell of from now on; False if other points cut this stream's packets nowhere."""

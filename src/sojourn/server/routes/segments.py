@@ -24,6 +24,7 @@ from sojourn.server.door.gate import parsed
 from sojourn.server.models import (
     LostQuery,
     NewSegment,
+    PacketsQuery,
     SegmentDetail,
     SegmentInfo,
     SegmentQuery,
@@ -167,6 +168,15 @@ async def list_lost(request: Request, name: str, body: LostQuery, _token: Annota
     """The packets that a segment has lost, one by one, as far as its nodes' ledgers tell."""
     with request.app.state.telemetry.query_seconds.time():
         return await while_connected(request, _engine(request).lost(name, body))
+
+
+@router.post("/segments/{name}/packets", responses=problems(404))
+async def list_packets(
+    request: Request, name: str, body: PacketsQuery, _token: Annotated[Token, readers]
+) -> dict[str, Any]:
+    """The packets of one flow with their delays, lost ones marked, as far as both nodes' ledgers hold them now."""
+    with request.app.state.telemetry.query_seconds.time():
+        return await while_connected(request, _engine(request).packets(name, body))
 
 
 @router.delete("/segments/{name}", status_code=204, response_class=Response, responses=problems(404))

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Protocol
 
 import numpy as np
 
 from sojourn.matching.clock.correction import TimedPairs
-from sojourn.segments.fleet.answers import RunAnswer
 from sojourn.segments.fleet.clocks import CONTRADICTED, REACH_NS, ClockAt, RunFrame, Stretch, follow, follow_all
 from sojourn.segments.fleet.leads import Boots, Kernels, Leads, boots_of, may_be_of, on_leads, parted_by_boots
 from sojourn.segments.fleet.point import stream_direction
@@ -71,11 +71,24 @@ class _Uptime:
         return is_contradicted(follow(beside, self.forward, backward, self.leads))
 
 
-def followed_clocks(runs: RunStore, known: Sequence[KnownPair], answers: Sequence[RunAnswer]) -> list[ClockAt]:
+class Timed(Protocol):
+    """A stretch of time, as a run is, and what its packets and kernels tell of the clocks."""
+
+    @property
+    def frame(self) -> RunFrame: ...
+
+    @property
+    def pairs(self) -> TimedPairs: ...
+
+    @property
+    def kernels(self) -> Kernels: ...
+
+
+def followed_clocks(runs: RunStore, known: Sequence[KnownPair], answers: Sequence[Timed]) -> list[ClockAt]:
     """θ of every run, by the packets of both directions; two points of one node have one clock."""
     if known[0].pair.from_node == known[0].pair.to_node:
         return [ClockAt(0.0, 0.0, 0.0, SAME)] * len(answers)
-    first, last = answers[0].interval.first_ns - REACH_NS, answers[-1].interval.last_ns + REACH_NS
+    first, last = answers[0].frame.first_ns - REACH_NS, answers[-1].frame.last_ns + REACH_NS
     stored = runs.clocks([pair.number for pair in known], first, last, most=MOST_RUNS)
     ahead = [*map(read_clock, stored), *((answer.pairs, answer.kernels) for answer in answers)]
     uptimes = _uptimes([answer.frame for answer in answers], ahead)

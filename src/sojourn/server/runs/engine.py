@@ -6,23 +6,25 @@ answers, and late epochs of theirs are still compared for a while.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
 
-from sojourn.core.errors import UsageError
-from sojourn.core.keys import TrafficKey, parse_key
+from sojourn.core.errors import InputError, UsageError
+from sojourn.core.keys import TrafficKey, key_id, parse_key
 from sojourn.estimation.buckets.queries import FOREVER_NS
 from sojourn.exports.readings import SegmentDelays
+from sojourn.segments.fleet.ledgers.packets import MOST_AGE_NS, MOST_PACKETS, PacketsQuestion
 from sojourn.segments.fleet.point import Point
 from sojourn.segments.fleet.segment import REVERSE, FleetSegment
 from sojourn.server.control.segments import NoSegmentError
 from sojourn.server.door.limits import Limits
-from sojourn.server.models import LostQuery, SegmentQuery, SegmentRanking
+from sojourn.server.models import LostQuery, PacketsQuery, SegmentQuery, SegmentRanking
 from sojourn.server.queries.live import LiveDesk, epochs_of
 from sojourn.server.queries.workers import QueryWorkers
 from sojourn.server.runs.delays import segment_delays
@@ -30,6 +32,7 @@ from sojourn.server.runs.lost import answer_lost
 from sojourn.server.runs.measured import answer_measured
 from sojourn.server.runs.questions import SegmentWork, answer_segment
 from sojourn.server.runs.ranking import RankingWork, rank_segments
+from sojourn.server.runs.zoom import ZoomWork, answer_packets
 from sojourn.sources.source import InstancePatterns
 from sojourn.store.epochs import EpochStore
 from sojourn.store.runs import Pair
@@ -37,6 +40,10 @@ from sojourn.store.segments import Recording, SegmentStore, pair_of
 
 # How long after its end a recording's late epochs are waited for.
 LATE_NS = 3_600_000_000_000
+# How much more to either side the receiver's ledger is asked for a flow's packets: as long as they may be on their way,
+# and as its agent may be late to answer; and how many more, at least.
+BESIDE_NS, LEAST_PACKETS = 3_000_000_000, 10_000
+ENOUGH_COVERED = 0.8  # of what is asked for: packets that still wait in the kernel are not there either
 
 
 def wanted_pairs(segments: SegmentStore) -> list[Pair]:
@@ -79,7 +86,7 @@ class SegmentEngine:
 
     async def answer(self, name: str, query: SegmentQuery) -> dict[str, Any]:
         """The answer in the form of a `SegmentResult`, with what nodes did not tell among its notes."""
-        _check_flows(query)
+        check_flows(query.flows)
         if ">" in name:
             return await self._measured(name, query)
         work = await run_in_threadpool(self._work, name, query)
@@ -96,9 +103,57 @@ class SegmentEngine:
                 "what MPlane measures has no ledgers", where=f"segment {name}", action="ask without --lost"
             )
         about = SegmentQuery(from_ns=query.from_ns, to_ns=query.to_ns, flows=query.flows, live=False)
-        _check_flows(about)
+        check_flows(about.flows)
         work = await run_in_threadpool(self._work, name, about)
         return await self._workers.call(answer_lost, self._store.engine.url, work, query.most)
+
+    async def packets(self, name: str, query: PacketsQuery) -> dict[str, Any]:
+        """The packets of one flow that the ledgers of both ends hold now, as `PacketsResult` gives them."""
+        if ">" in name:
+            what = "what MPlane measures has no ledgers"
+            raise UsageError(what, where=f"segment {name}", action="ask without --packets")
+        check_flows([query.flow])
+        oldest_ns, newest_ns = query.ages(time.time_ns())
+        question = PacketsQuestion(
+            flow_id=key_id(parse_key(query.flow)), oldest_ns=oldest_ns, newest_ns=newest_ns, most=query.most
+        )
+        pairs = await run_in_threadpool(self._pairs_with_ledgers, name)
+        length_ns, longest = oldest_ns - newest_ns, None
+        # What has just been planned anew may not be recorded yet, or not for long: then the plan before it is.
+        for pair in pairs[:-3:-1]:
+            replies = await self._ask_ends(pair, question)
+            work = ZoomWork(
+                name=name, pair=pair, flow=query.flow, length_ns=length_ns, replies=(replies[0], replies[1])
+            )
+            found = await self._workers.call(answer_packets, self._store.engine.url, work)
+            longest = max(filter(None, (longest, found)), key=_covers_ns, default=None)
+            if longest is not None and _covers_ns(longest) >= ENOUGH_COVERED * length_ns:
+                break
+        if longest is not None:
+            return longest
+        action = "create it with --sketch ledger; agents keep none where flows are very short, or loss is above 10 %"
+        raise InputError("its points keep no ledger now", where=f"segment {name}", action=action)
+
+    async def _ask_ends(self, pair: Pair, question: PacketsQuestion) -> list[bytes | None]:
+        """What the sender's ledger replies, and the receiver's, which is asked about a little more to either side."""
+        ends = (
+            question,
+            replace(
+                question,
+                oldest_ns=min(question.oldest_ns + BESIDE_NS, MOST_AGE_NS),
+                newest_ns=max(0, question.newest_ns - BESIDE_NS),
+                most=min(2 * question.most + LEAST_PACKETS, MOST_PACKETS),
+            ),
+        )
+        for node, _ in pair.ends:
+            if not self._desk.is_listening(node):
+                what = f"node {node} cannot be asked now: its agent is not connected"
+                raise InputError(what, where="query", action="sojourn node list tells how nodes fare")
+        seconds = self._limits.live_seconds
+        asked = (
+            self._desk.ask_ledger(*end, of_end.to_text(), seconds) for end, of_end in zip(pair.ends, ends, strict=True)
+        )
+        return await asyncio.gather(*asked)
 
     async def _measured(self, name: str, query: SegmentQuery) -> dict[str, Any]:
         """The same of a segment that MPlane measures, by its hops."""
@@ -129,11 +184,24 @@ class SegmentEngine:
             by=query.by,
         )
 
-    def _work(self, name: str, query: SegmentQuery) -> SegmentWork:
+    def _points(self, name: str) -> tuple[FleetSegment, Point, Point]:
+        """A segment by its name, or that of its way back, with the two points."""
         segment = self._segments.named(name.removesuffix(REVERSE))
         if segment is None or name not in segment.pairs:
             raise NoSegmentError(f"there is no segment {name[:200]}", action="sojourn segment list shows all")
-        sender, receiver = segment.pairs[name]
+        return segment, *segment.pairs[name]
+
+    def _pairs_with_ledgers(self, name: str) -> list[Pair]:
+        """The streams of both points that are recorded now and keep ledgers, the oldest plan first."""
+        _, *points = self._points(name)
+        now = [
+            one for one in self._segments.recordings_of(points) if one.until_ns is None and one.generation.plan.ledger
+        ]
+        of_point = _by_point(now)
+        return paired(*(of_point.get(point, []) for point in points))
+
+    def _work(self, name: str, query: SegmentQuery) -> SegmentWork:
+        segment, sender, receiver = self._points(name)
         of_point = _by_point(self._segments.recordings_of([sender, receiver, sender.reverse, receiver.reverse]))
         ends = of_point.get(sender, []), of_point.get(receiver, [])
         back = [of_point.get(point, []) for point in (sender.reverse, receiver.reverse)]
@@ -163,8 +231,13 @@ class SegmentEngine:
         return replace(work, current=epochs_of(replies)), notes
 
 
-def _check_flows(query: SegmentQuery) -> None:
-    for text in query.flows:
+def _covers_ns(packets: Mapping[str, Any]) -> int:
+    return int(packets["covered"]["to_ns"] - packets["covered"]["from_ns"])
+
+
+def check_flows(flows: Iterable[str]) -> None:
+    """Refuse texts that are no flows."""
+    for text in flows:
         if not isinstance(parse_key(text), TrafficKey):
             raise UsageError(f"{text[:60]!r} is no flow", where="flows", action="write SRC:PORT > DEST:PORT tcp")
 

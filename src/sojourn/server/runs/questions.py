@@ -133,7 +133,7 @@ def _answered(url: URL, work: SegmentWork) -> tuple[SegmentResult, dict[str, Any
     told = replace(
         result,
         sketch={**result.sketch, "bits_per_packet": sent_bits / max(1, whole.totals.sent)},
-        clock=_clock_fields(clocks),
+        clock=clock_fields(clocks),
         direction={"sender": work.ends[0], "receiver": work.ends[1], "other_way": 0},
         covered=covered_spans(parts),
         warnings=[*_warnings(answers, clocks)],
@@ -422,7 +422,8 @@ def _clock_of(clocks: Sequence[ClockAt]) -> dict[str, int | None]:
     return {"offset_ns": offset, "uncertainty_ns": math.ceil(max(known)) if len(known) == len(bounds) else None}
 
 
-def _clock_fields(clocks: Sequence[ClockAt]) -> dict[str, Any]:
+def clock_fields(clocks: Sequence[ClockAt]) -> dict[str, Any]:
+    """What an answer says of its clocks."""
     last = next((clock for clock in reversed(clocks) if clock.tells_delays), clocks[-1])
     return {
         "offset_ns": round(last.offset_ns),

@@ -117,8 +117,20 @@ class Ledger:
         """All packets with times in ``first_ns … last_ns``; None where some of them may be forgotten."""
         if not self.holds(first_ns):
             return None
+        return self._select(self._rows_between(first_ns, last_ns))
+
+    def of_flow(self, flow_id: int, first_ns: int, last_ns: int, *, since: int = 0) -> LedgerPackets:
+        """A flow's packets with such times, as far as they are still there, but for the first `since` ever written."""
+        rows = self._rows_between(first_ns, last_ns)
+        rows = rows[self._columns[0][rows] == np.uint64(flow_id)]
+        last = self.written - 1
+        return self._select(rows[last - (last - rows) % self.size >= since])
+
+    def _rows_between(self, first_ns: int, last_ns: int) -> Int64Array:
         touched = (self._edges[:, 0] <= last_ns) & (self._edges[:, 1] >= first_ns)
         rows = self._rows(np.flatnonzero(touched))
         time_ns = self._columns[2][rows]
-        rows = rows[(time_ns >= first_ns) & (time_ns <= last_ns)]
+        return rows[(time_ns >= first_ns) & (time_ns <= last_ns)]
+
+    def _select(self, rows: Int64Array) -> LedgerPackets:
         return LedgerPackets(*(column[rows] for column in self._columns))  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""What an agent does with the ledgers of its points: it names lost packets, when the query unit asks.
+"""What an agent does with the ledgers of its points: it names lost packets, and tells of one flow's packets, when the
+query unit asks.
 
 Guarantee: whatever is asked, the reply is within limits, and takes time within them: at most `MOST_SUMS` sums, of as
 many packets as the ledger has. A stretch of which packets are forgotten, or were never seen by this agent, is said to
@@ -16,11 +17,21 @@ from sojourn.core.arrays import PacketBatch
 from sojourn.core.errors import WireError
 from sojourn.estimation.ledgers.answer import REACH_NS
 from sojourn.estimation.ledgers.decoding import name_packets
-from sojourn.segments.fleet.ledgers.naming import FORGOTTEN, MOST_NAMED, TOO_MANY, NamingQuestion, NamingReply
+from sojourn.segments.fleet.ledgers.naming import (
+    FORGOTTEN,
+    MOST_NAMED,
+    NO_LEDGER,
+    TOO_MANY,
+    NamingQuestion,
+    NamingReply,
+)
+from sojourn.segments.fleet.ledgers.packets import FlowPackets, PacketsQuestion, PacketsReply
+from sojourn.segments.fleet.steady import WAITING_NS
 from sojourn.sketches.ledgers.ledger import Ledger, LedgerPackets
 from sojourn.sketches.ledgers.power_sums import PowerSums
 
 Between = Callable[[int, int], LedgerPackets | None]
+OfFlow = Callable[[PacketsQuestion], FlowPackets | None]
 
 
 def named_reply(text: str, between: Between) -> bytes:
@@ -38,6 +49,39 @@ def named_reply(text: str, between: Between) -> bytes:
     if len(named.missing) + len(named.extra) + len(named.doubtful) > MOST_NAMED:
         return NamingReply(None, TOO_MANY).to_bytes()
     return NamingReply(named).to_bytes()
+
+
+def packets_reply(text: str, of_flow: OfFlow) -> bytes:
+    """The reply to a question about a flow's packets (None: no ledger is kept)."""
+    try:
+        found = of_flow(PacketsQuestion.from_text(text))
+    except WireError as error:
+        return PacketsReply(None, str(error)).to_bytes()
+    return PacketsReply(found, "" if found is not None else NO_LEDGER).to_bytes()
+
+
+def packets_between(ledger: Ledger, asked: PacketsQuestion, now_ns: int, *, since: tuple[int, int]) -> FlowPackets:
+    """The packets that are asked for, stamped from a time on, but for so many that the ledger was given at first.
+
+    The last ones, which may still wait in the kernel's ring, are left for later.
+    """
+    last_ns = now_ns - max(asked.newest_ns, WAITING_NS)
+    first_ns = min(max(now_ns - asked.oldest_ns, since[0]), last_ns)
+    found = ledger.of_flow(asked.flow_id, first_ns, last_ns, since=since[1])
+    order = np.argsort(found.time_ns, kind="stable")
+    left_out = max(0, len(order) - asked.most)
+    if left_out:
+        # Of packets with one stamp all are told of, or none.
+        first_ns = int(found.time_ns[order[left_out - 1]]) + 1
+        left_out = int(np.searchsorted(found.time_ns[order], first_ns))
+    rows = order[left_out:]
+    return FlowPackets(
+        packet_id=found.packet_id[rows],
+        time_ns=found.time_ns[rows],
+        first_ns=first_ns,
+        last_ns=last_ns,
+        left_out=left_out,
+    )
 
 
 def rehearse_naming() -> None:
