@@ -8,13 +8,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import numpy as np
-from query_unit import Unit
 
 from sojourn.core.arrays import PacketBatch
 from sojourn.lab.two_point import TwoPointWorld
-from sojourn.segments.fleet.ledgers.naming import NamingReply
-from sojourn.segments.fleet.ledgers.packets import FlowPackets, PacketsQuestion
-from sojourn.segments.fleet.ledgers.replying import packets_between, packets_reply
+from sojourn.node.transports.transport import Transport
+from sojourn.segments.fleet.ledgers.packets import PREFIX, FlowPackets, PacketsQuestion
+from sojourn.segments.fleet.ledgers.replying import named_reply, packets_between, packets_reply
 from sojourn.sketches.ledgers.ledger import Ledger
 from waiting import PATIENCE_SECONDS
 
@@ -25,12 +24,13 @@ LATER_NS = 4_000_000_000
 
 
 @contextmanager
-def node(unit: Unit, name: str, batch: PacketBatch, now_ns: int, *, is_old: bool = False) -> Iterator[None]:
-    """A node that answers what its ledger is asked for, as an agent that has polled until some time."""
+def node(transport: Transport, batch: PacketBatch, now_ns: int, *, is_old: bool = False) -> Iterator[None]:
+    """A node that answers what its ledger is asked for, as an agent that has polled until some time; an old one knows
+    of lost packets alone.
+    """
     ledger = Ledger(1 << 18)
     ledger.append(batch)
     over, waits = threading.Event(), threading.Event()
-    transport = unit.transport(name)
 
     def of_flow(asked: PacketsQuestion) -> FlowPackets:
         return packets_between(ledger, asked, now_ns, since=(ledger.forgotten_ns + 1, 0))
@@ -41,7 +41,10 @@ def node(unit: Unit, name: str, batch: PacketBatch, now_ns: int, *, is_old: bool
             waits.set()
             if asked is None:
                 continue
-            reply = NamingReply(None, "cannot be read").to_bytes() if is_old else packets_reply(asked.ledger, of_flow)
+            if asked.ledger.startswith(PREFIX) and not is_old:
+                reply = packets_reply(asked.ledger, of_flow)
+            else:
+                reply = named_reply(asked.ledger, ledger.between)
             transport.answer(asked, [reply] if asked.ledger else [])
 
     thread = threading.Thread(target=listen)
@@ -55,13 +58,15 @@ def node(unit: Unit, name: str, batch: PacketBatch, now_ns: int, *, is_old: bool
 
 
 @contextmanager
-def both(unit: Unit, world: TwoPointWorld, **how: bool) -> Iterator[None]:
+def both(
+    transports: tuple[Transport, Transport], world: TwoPointWorld, *, ahead_ns: int = AHEAD_NS, **how: bool
+) -> Iterator[None]:
     """Both nodes, the receiver's clock ahead by hours."""
     now_ns = int(world.sender.time_ns.max()) + LATER_NS
-    received = replace(world.receiver, time_ns=world.receiver.time_ns + AHEAD_NS)
+    received = replace(world.receiver, time_ns=world.receiver.time_ns + ahead_ns)
     with ExitStack() as stack:
-        stack.enter_context(node(unit, "alpha", world.sender, now_ns))
-        stack.enter_context(node(unit, "beta", received, now_ns + AHEAD_NS, **how))
+        stack.enter_context(node(transports[0], world.sender, now_ns))
+        stack.enter_context(node(transports[1], received, now_ns + ahead_ns, **how))
         yield
 
 

@@ -126,7 +126,7 @@ def test_a_flows_packets_are_shown_one_by_one(unit: Unit) -> None:
     text, _ = chosen(world)
     run(unit, "create", "ab", "--from", "alpha:eth0", "--to", "beta:eth1", "--sketch", "ledger")
     asked = ("query", "--segment", "ab", "--flow", text, "--packets", "--last", "1m")
-    with both(unit, world):
+    with both((unit.transport("alpha"), unit.transport("beta")), world):
         shown = command(unit, *asked, "--limit", "1000000")
         whole = json.loads(command(unit, *asked, "--format", "json").stdout)
         few = command(unit, *asked, "--top", "20")

@@ -6,10 +6,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -32,6 +31,7 @@ EPOCH_NS = 5 * SECOND
 LOAD_SECONDS, COVERED_SECONDS, LEAST_COVERED_SECONDS = 25, 15, 8
 pytestmark = live_marks("NETWORK NAMESPACES ARE NOT TESTED: they need root")
 DATAGRAMS_PORT = 9
+T = TypeVar("T")
 IN_CI = ("1 %", "1 %, late")
 LATE = {"late": 0.05, "late_ns": 50_000_000}
 CASES = {
@@ -55,11 +55,15 @@ while time.monotonic() < until:
 """
 
 
-def run_traffic(chain: Chain, seconds: int) -> None:
-    """TCP, MQTT and HTTP, and datagrams; iperf3's give up if the one that they greet with is lost."""
+def run_traffic(chain: Chain, seconds: int, *, then: Callable[[], T] = lambda: None) -> T:
+    """TCP, MQTT and HTTP, and datagrams; iperf3's give up if the one that they greet with is lost.
+
+    Datagrams go on until what is done then is done.
+    """
     load = Load(seconds=seconds, streams=1, stream_rate=1_000_000, datagram_rate=0, publishers=10, fetchers=2)
-    with chain.source.start(sys.executable, "-c", SENDER, chain.sink.address, str(seconds), str(DATAGRAMS_PORT)):
+    with chain.source.start(sys.executable, "-c", SENDER, chain.sink.address, "600", str(DATAGRAMS_PORT)):
         run_load(chain, load)
+        return then()
 
 
 def named(watch: Watch, until_ns: int) -> LostResult:
@@ -173,15 +177,13 @@ def test_lost_packets_and_means_are_those_of_the_captures(name: str, tmp_path: P
         watched(chain, tmp_path, segments=("path",), epoch_ns=EPOCH_NS, sketch="ledger") as watch,
     ):
         begun_ns = time.time_ns()
-        with ThreadPoolExecutor(1) as meanwhile:
-            zoom = meanwhile.submit(lambda: (time.sleep(LOAD_SECONDS - 6), zoomed(watch))[1])
-            run_traffic(chain, LOAD_SECONDS)
+        packets = run_traffic(chain, LOAD_SECONDS, then=lambda: zoomed(watch))
         lost = named(watch, begun_ns + COVERED_SECONDS * SECOND)
         longest = longest_of(lost)
         result = watch.ask("path", from_ns=longest["from_ns"], to_ns=longest["to_ns"])
         assert [dump.finish() for dump in watch.dumps] == [0, 0, 0, 0]
         truth = watch.truth("path")
-    check_packets(zoom.result(), truth)
+    check_packets(packets, truth)
     check_lost(lost, truth)
     check_means(result, truth, in_order=not disturbance.late and not disturbance.doubled)
 

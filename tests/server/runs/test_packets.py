@@ -13,6 +13,7 @@ from tests.segments.fleet.ledgers.test_ledger_ranges import world_of
 from sojourn.client.query_unit import Client
 from sojourn.core.errors import ServerError
 from sojourn.lab.two_point import LOST, TwoPointWorld
+from sojourn.node.transports.transport import Transport
 
 SECOND = 1_000_000_000
 
@@ -29,11 +30,15 @@ def world() -> TwoPointWorld:
     return world_of(9, loss=0.02)
 
 
+def ends(unit: Unit) -> tuple[Transport, Transport]:
+    return unit.transport("alpha"), unit.transport("beta")
+
+
 def test_all_packets_of_a_flow_are_told_by_clocks_that_are_apart(
     unit: Unit, admin: Client, world: TwoPointWorld
 ) -> None:
     text, flow = chosen(world)
-    with both(unit, world):
+    with both(ends(unit), world):
         found = admin.flow_packets("ab", text, last_ns=60 * SECOND)
         few = admin.flow_packets("ab", text, last_ns=60 * SECOND, most=100)
     delay = world.delay_ns[world.sender.flow_id == flow]
@@ -52,7 +57,7 @@ def test_all_packets_of_a_flow_are_told_by_clocks_that_are_apart(
 
 
 def test_an_unknown_flow_is_said_to_be_so(unit: Unit, admin: Client, world: TwoPointWorld) -> None:
-    with both(unit, world):
+    with both(ends(unit), world):
         found = admin.flow_packets("ab", "10.9.9.9:1 > 10.9.9.8:2 udp")
     assert len(found) == 0
     assert "no packet of 10.9.9.9:1" in found.notes[-1]
@@ -62,7 +67,10 @@ def test_who_cannot_be_asked_is_named(unit: Unit, admin: Client, world: TwoPoint
     text, _ = chosen(world)
     with pytest.raises(ServerError, match="node alpha cannot be asked now"):
         admin.flow_packets("ab", text)
-    with both(unit, world, is_old=True), pytest.raises(ServerError, match=r"node beta does not tell: .*upgrade it"):
+    with (
+        both(ends(unit), world, is_old=True),
+        pytest.raises(ServerError, match=r"node beta does not tell: .*upgrade it"),
+    ):
         admin.flow_packets("ab", text)
     admin.create_segment("plain", "alpha:eth7", "beta:eth8")
     with pytest.raises(ServerError, match="its points keep no ledger now"):

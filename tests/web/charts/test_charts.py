@@ -16,6 +16,7 @@ from sojourn.web.charts.heat_map import heat_map
 from sojourn.web.charts.journeys import waterfall
 from sojourn.web.charts.networks import Link, Node, network, placed
 from sojourn.web.charts.over_time import delay_over_time, loss_over_time, value_over_time
+from sojourn.web.charts.packets import losses_in_bursts, packet_delays
 from sojourn.web.charts.paths import path_breakdown
 from sojourn.web.charts.ranking import flow_means, top_instances
 from sojourn.web.charts.scripts import formatter
@@ -52,7 +53,14 @@ HOPS = {
     "likely_high_ns": [25 * MS, 7 * MS, None],
 }
 ANSWER = {f"p{name}_{part}": value * MS for name, value in (("50", 20), ("99", 60)) for part in ("ns", "low_ns")}
+PACKETS = {
+    "time_ns": [START + k * SECOND for k in range(4)],
+    "delay_ns": [5 * MS, None, 7 * MS, None],
+    "fate": ["arrived", "lost", "arrived", "open"],
+}
 FULL: dict[str, Option] = {
+    "packets": packet_delays(PACKETS),
+    "bursts": losses_in_bursts({"time_ns": PACKETS["time_ns"], "burst": [0, 0, 1, 2]}),
     "delays": delay_over_time(DELAYS),
     "losses": loss_over_time({**DELAYS, "lost_low": [0] * 6, "lost_high": [9] * 6}),
     "values": value_over_time({"time_ns": [START], "value": [3.5]}, HOSTILE, "operations"),
@@ -252,3 +260,30 @@ def test_a_unit_is_never_code() -> None:
 
 def test_rows_become_columns() -> None:
     assert columns_of([]) == {}
+
+
+def test_packets_that_did_not_arrive_are_marked_where_they_were_sent() -> None:
+    series = {one["name"]: one["data"] for one in packet_delays(PACKETS)["series"]}
+    at = [time / MS for time in PACKETS["time_ns"]]
+    assert series["delay"] == [[at[0], 5 * MS], [at[2], 7 * MS]]
+    assert series["lost"] == [[at[1], 0]]
+    assert series["not known yet"] == [[at[3], 0]]
+
+
+def test_where_no_packet_arrived_all_are_marked() -> None:
+    drawn = packet_delays({"time_ns": [START], "delay_ns": [None], "fate": ["lost"]})
+    assert [one["name"] for one in drawn["series"]] == ["lost"]
+    assert drawn["aria"]["label"]["description"] == "1 packet, 1 lost"
+
+
+def test_packets_on_a_logarithmic_axis_are_marked_at_its_foot() -> None:
+    drawn = packet_delays({**PACKETS, "delay_ns": [1e3, None, 1e6, None]})
+    assert drawn["yAxis"]["type"] == "log"
+    assert drawn["series"][1]["data"][0][1] == drawn["yAxis"]["min"] > 0
+
+
+def test_a_burst_is_as_high_as_it_has_packets() -> None:
+    [series] = losses_in_bursts({"time_ns": [START, START + 5, START + SECOND], "burst": [0, 0, 1]})["series"]
+    assert series["data"] == [[START / MS, 2], [(START + SECOND) / MS, 1]]
+    assert is_empty(losses_in_bursts({"time_ns": [], "burst": []}))
+    assert is_empty(packet_delays({"time_ns": [], "delay_ns": [], "fate": []}))

@@ -11,7 +11,6 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from sojourn.core.keys import FLOW_FIELDS
 from sojourn.core.units import format_bytes, format_duration, plural
 from sojourn.segments.fleet.path import PathResult
 from sojourn.segments.result import SegmentResult
@@ -20,10 +19,11 @@ from sojourn.web.charts.heat_map import heat_map
 from sojourn.web.charts.over_time import delay_over_time, loss_over_time, value_over_time
 from sojourn.web.charts.paths import path_breakdown
 from sojourn.web.charts.tails import Curve, curve_of_buckets, percentile_curve
+from sojourn.web.pages.ledgers import Ledgers
 from sojourn.web.pages.parts import Chart, Column, Fact, Facts, Note, Part, Table
 from sojourn.web.pages.shell import LIVE_SECONDS, Panel, heading, page, panels
 from sojourn.web.pages.unit import named
-from sojourn.web.pages.view import View, ahead, duration, within
+from sojourn.web.pages.view import View, ahead, duration, flow_text, within
 
 INTERVALS = 60
 FEWEST_NS = 10**9
@@ -62,12 +62,15 @@ def segment(view: View) -> None:
             Panel(view, "Where packets wait", partial(path, view, names), every=2 * LIVE_SECONDS, wide=True)
         return
     name, flow = names[0], view.param("flow")
-    answers = Answers(view, name)
+    answers, ledgers = Answers(view, name), Ledgers(view, name)
     live = 2 * LIVE_SECONDS
     heading(name, _MEASURED, ranged=view)
     with panels():
         if flow:
             Panel(view, flow, partial(history, view, name, flow), every=live, wide=True, hint="one flow's history")
+            if ">" not in name:
+                Panel(view, "Its packets", partial(ledgers.packets, flow), every=live, wide=True,
+                      hint="each one's delay, as long as both ends' ledgers hold it")  # fmt: skip
         Panel(view, "All packets", answers.totals, every=live, wide=True)
         Panel(view, "Delay over time", answers.delays, every=live)
         Panel(view, "Loss over time", answers.losses, every=live)
@@ -75,6 +78,7 @@ def segment(view: View) -> None:
             Panel(view, "When delays were how long", answers.map, every=live, wide=True,
                   hint="packets by when they were sent and how long they took")  # fmt: skip
             Panel(view, "Flows", answers.flows, every=live, wide=True)
+            Panel(view, "Lost packets", ledgers.lost, every=SELDOM_SECONDS, wide=True, hint="one by one, by ledgers")
         Panel(view, "Slowest packets", answers.tail, every=live, hint="share that takes longer")
         Panel(view, "Clocks", answers.clocks, every=live)
         Panel(view, "Points and plans", partial(points, view, name), every=live, wide=True)
@@ -283,20 +287,6 @@ def flow_table(name: str, flows: Sequence[Mapping[str, Any]]) -> Table:
         rows.append(row)
     column = Column("flow", "Flow", link=("/segment", {"name": "segment", "flow": "flow"}), width=210)
     return Table("flows", [column, *FLOWS], rows, key=("flow",), height=520)
-
-
-def flow_text(row: Mapping[str, Any]) -> str:
-    """A flow as it is asked for.
-
-    >>> flow_text({"src_ip": "::1", "src_port": 1, "dest_ip": "10.0.0.1", "dest_port": 2, "protocol": "tcp"})
-    '[::1]:1 > 10.0.0.1:2 tcp'
-    """
-    source, source_port, destination, destination_port, protocol = (row[name] for name in FLOW_FIELDS)
-    ends = [
-        f"[{address}]:{port}" if ":" in str(address) else f"{address}:{port}"
-        for address, port in ((source, source_port), (destination, destination_port))
-    ]
-    return f"{ends[0]} > {ends[1]} {protocol}"
 
 
 async def history(view: View, name: str, flow: str) -> Sequence[Part]:
