@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sojourn.core.errors import SojournError, SourceError, UsageError
 from sojourn.core.host import service
@@ -37,6 +37,7 @@ from sojourn.node.agent.configuration import (
     checked_source,
     checked_stream,
 )
+from sojourn.node.agent.ledgers import StreamLedgers
 from sojourn.node.agent.reporting import StateReporter
 from sojourn.node.agent.stream import AgentStream, WatchedSource
 from sojourn.node.agent.stream_states import StreamStates, reason_of
@@ -61,10 +62,6 @@ from sojourn.node.transports.transport import (
 )
 from sojourn.node.withholding import Withholding, check_assigned
 from sojourn.sources.registry import source_type
-
-if TYPE_CHECKING:
-    from sojourn.segments.fleet.ledgers.packets import FlowPackets, PacketsQuestion
-    from sojourn.sketches.ledgers.ledger import LedgerPackets
 
 CHECKPOINT_NS = 5_000_000_000
 # Of the time that passes, checkpoints take at most this share: they come later where the disk is slow.
@@ -123,6 +120,7 @@ class Agent:
         self._is_asked_to_stop = False
         self._closed_by: float | None = None
         self._streams: dict[str, AgentStream] = {}
+        self._ledgers = StreamLedgers(self._streams, self._lock, self._poll)
         self._wanted: dict[str, StreamConfiguration] = {}
         self._assigned: set[str] = set()
         self._states = StreamStates()
@@ -268,6 +266,7 @@ class Agent:
         stream = AgentStream(self._configuration.node, configuration, **how)
         with self._lock:
             others = sum(other.memory_bytes for other in self._streams.values())
+            self._ledgers.make_room(memory.together - others - stream.memory_bytes)
         self._require_memory(others + stream.memory_bytes, f"stream {name} and the others")
         stream.resume_size(self.spool.size_of(name), memory.together - others - stream.memory_bytes)
         try:
@@ -345,6 +344,8 @@ class Agent:
             except Exception as error:
                 reason = self._withholding.reason_of(error, stream.configuration)
                 self._report(f"warning: stream {name}: its open epoch is lost: {reason}")
+            room = self._configuration.memory.together - sum(one.memory_bytes for one in self._streams.values())
+            self._ledgers.keep(name, stream, room)
             self.spool.end_stream(name, closed)
             self._report_notices()
             self._last_numbers[name] = stream.next_sequence - 1
@@ -538,7 +539,7 @@ class Agent:
             self._transport.answer(asked, [])
             return
         if asked.ledger:
-            self._answer_of_ledger(asked)
+            self._transport.answer(asked, [self._ledgers.reply(asked.streams[0], asked.ledger)])
             return
         with self._lock:
             self._poll()
@@ -549,26 +550,6 @@ class Agent:
             self._watched.append(_Watched(asked, watched, time.monotonic() + WINDOW_NS / 1e9))
         else:
             self._answer_one(asked, {})
-
-    def _answer_of_ledger(self, asked: Asked) -> None:
-        """Name lost packets, or tell of a flow's, as far as the stream's ledger does; recording goes on meanwhile."""
-        from sojourn.segments.fleet.ledgers.packets import PREFIX
-        from sojourn.segments.fleet.ledgers.replying import named_reply, packets_reply
-
-        def between(first_ns: int, last_ns: int) -> LedgerPackets | None:
-            with self._lock:
-                stream = self._streams.get(asked.streams[0])
-                return None if stream is None else stream.sent_between(first_ns, last_ns)
-
-        def of_flow(question: PacketsQuestion) -> FlowPackets | None:
-            with self._lock:
-                self._poll()
-                stream = self._streams.get(asked.streams[0])
-                return None if stream is None else stream.flow_packets(question)
-
-        is_of_flow = asked.ledger.startswith(PREFIX)
-        reply = packets_reply(asked.ledger, of_flow) if is_of_flow else named_reply(asked.ledger, between)
-        self._transport.answer(asked, [reply])
 
     def _asked_about(self, asked: Asked) -> list[tuple[str, AgentStream]]:
         """The streams of a question that run, each once."""

@@ -25,7 +25,7 @@ from sojourn.segments.fleet.ledgers.replying import packets_between, rehearse_na
 from sojourn.segments.fleet.markers import MarkerCuts
 from sojourn.segments.fleet.steady import SteadyStamps, read_lead
 from sojourn.segments.record import KeyReports, PointRecorder, every, rehearse
-from sojourn.sketches.ledgers.ledger import Ledger, LedgerPackets
+from sojourn.sketches.ledgers.ledger import Ledger
 from sojourn.sketches.parameters import Parameters
 from sojourn.sources.source import SourceBatch
 
@@ -50,7 +50,7 @@ class ColumnRecorder:
         self._ids: Any = np.empty(0, np.uint64)
         is_marked = configuration.plan is not None
         held = 0 if configuration.plan is None else configuration.plan.ledger
-        self._ledger = Ledger(held) if held else None
+        self.ledger = Ledger(held) if held else None
         self._is_empty = True
         self._recorder = PointRecorder(
             node,
@@ -63,7 +63,7 @@ class ColumnRecorder:
             keys_at=self._keys_at,
             salt_of=salt_of,
             first_sequence=first_sequence,
-            ledger=self._ledger,
+            ledger=self.ledger,
         )
 
     def _markers(self) -> MarkerCuts | None:
@@ -73,7 +73,7 @@ class ColumnRecorder:
     def rehearse(self) -> None:
         """Compile, or load, what recording packets needs: the ring of a source that is open fills meanwhile."""
         rehearse(self._configuration.parameters, markers=self._markers())
-        if self._ledger is not None:
+        if self.ledger is not None:
             rehearse_naming()
 
     @property
@@ -99,9 +99,9 @@ class ColumnRecorder:
         self._names.learn(found.keys)
         self._ids = found.batch.flow_id if found.is_of_packets else found.batch.instance_id
         missed = 0
-        if self._ledger is not None and self._is_empty and len(found.batch):
+        if self.ledger is not None and self._is_empty and len(found.batch):
             # What passed before this agent began is as good as forgotten.
-            self._ledger.forgotten_ns, self._is_empty = int(found.batch.time_ns.min()) - 1, False
+            self.ledger.forgotten_ns, self._is_empty = int(found.batch.time_ns.min()) - 1, False
         if self._configuration.plan is not None:
             total = self._missed_so_far()
             missed, self._missed = total - self._missed, total
@@ -122,20 +122,16 @@ class ColumnRecorder:
         """The epochs under construction, as they are now."""
         return _encoded(self._recorder.snapshots())
 
-    def sent_between(self, first_ns: int, last_ns: int) -> LedgerPackets | None:
-        """All packets of a stretch of time, by their stamps; None if it keeps no ledger, or this has forgotten some."""
-        return None if self._ledger is None else self._ledger.between(first_ns, last_ns)
-
     def flow_packets(self, asked: PacketsQuestion, now_ns: int) -> FlowPackets | None:
         """A flow's packets, as the ledger has them now; None if it keeps none."""
-        if self._ledger is None:
+        if self.ledger is None:
             return None
         on_lead = self._recorder.on_lead
         as_stamped_ns, clock = self._recorder.now(now_ns)
         by_ns = as_stamped_ns - now_ns
         # Before its first packet an agent knows of none.
-        since_ns = max(on_lead.since_ns, self._ledger.forgotten_ns + 1) if not self._is_empty else as_stamped_ns
-        found = packets_between(self._ledger, asked, as_stamped_ns, since=(since_ns, on_lead.written))
+        since_ns = max(on_lead.since_ns, self.ledger.forgotten_ns + 1) if not self._is_empty else as_stamped_ns
+        found = packets_between(self.ledger, asked, as_stamped_ns, since=(since_ns, on_lead.written))
         return replace(found, missed_ns=self._missed_ns + by_ns if self._missed_ns else 0, clock=clock)
 
     def watch(self) -> bool:

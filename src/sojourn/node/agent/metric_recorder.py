@@ -207,11 +207,12 @@ class MetricRecorder:
     def rehearse(self) -> None:
         """There is nothing to compile."""
 
-    def sent_between(self, first_ns: int, last_ns: int) -> None:
-        """No ledger is kept of measurements."""
+    @property
+    def ledger(self) -> None:
+        """None is kept of measurements."""
 
     def flow_packets(self, asked: object, now_ns: int) -> None:
-        """Likewise."""
+        """No packet is known."""
 
     def watch(self) -> bool:
         """No other point cuts measurements anywhere."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sojourn.core.pseudonyms.mapping import Pseudonyms
     from sojourn.node.agent.column_recorder import ColumnRecorder
     from sojourn.segments.fleet.ledgers.packets import FlowPackets, PacketsQuestion
-    from sojourn.sketches.ledgers.ledger import LedgerPackets
+    from sojourn.sketches.ledgers.ledger import Ledger
 
 # A first poll may compile for a while; one that takes longer never comes back.
 SILENT_SECONDS = 60.0
@@ -268,9 +268,10 @@ class AgentStream:
         """The epochs under construction, as they are now."""
         return self._recorder.snapshots()
 
-    def sent_between(self, first_ns: int, last_ns: int) -> LedgerPackets | None:
-        """All packets of a stretch of time, by their stamps; None if it keeps no ledger, or this has forgotten some."""
-        return self._recorder.sent_between(first_ns, last_ns)
+    @property
+    def ledger(self) -> Ledger | None:
+        """Its last packets, if it keeps them."""
+        return self._recorder.ledger
 
     def flow_packets(self, asked: PacketsQuestion) -> FlowPackets | None:
         """A flow's packets, as far as they are recorded; None if it keeps no ledger."""
