@@ -33,7 +33,7 @@ def node(transport: Transport, batch: PacketBatch, now_ns: int, *, is_old: bool 
     over, waits = threading.Event(), threading.Event()
 
     def of_flow(asked: PacketsQuestion) -> FlowPackets:
-        return packets_between(ledger, asked, now_ns, since=(ledger.forgotten_ns + 1, 0))
+        return packets_between(ledger, asked, now_ns)
 
     def listen() -> None:
         while not over.is_set():

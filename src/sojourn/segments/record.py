@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from sojourn.capture.decode.ids import FlowKeying, held_by_most
 from sojourn.capture.decode.segmentation import WireSizes
 from sojourn.core.arrays import Int64Array, PacketBatch, UInt64Array
 from sojourn.core.errors import ParameterError, UsageError
-from sojourn.core.files import FilePath, open_input
+from sojourn.core.files import FilePath
 from sojourn.core.keys import FlowKey, Key
 from sojourn.core.results import Advance, silent
 from sojourn.core.units import format_bytes, format_duration, parse_bytes, parse_duration, plural
@@ -121,13 +121,6 @@ class _Open:
         return None if self.keys is None else tuple(self.keys.found.values())
 
 
-class OnLead(NamedTuple):
-    """Since when stamps are on the lead that they have now, and how many packets the ledger had been given before."""
-
-    since_ns: int = -(1 << 62)
-    written: int = 0
-
-
 class PointRecorder:
     """One stream of one point, from packets (or other measurements) to epochs.
 
@@ -160,7 +153,6 @@ class PointRecorder:
         self._latest: AnySketch | None = None
         self._open: dict[int, _Open] = {}
         self._markers, self._steady, self._watch, self.ledger = markers, steady, Watch(), ledger
-        self.on_lead = OnLead()
         self._is_on_scale = True
         self._place: int | None = None
         self._clock: KernelClock | None = None
@@ -193,6 +185,8 @@ class PointRecorder:
         by_ns = 0 if self._steady is None else self._steady.adopt()
         if by_ns:
             markers.shift(by_ns)
+            if self.ledger is not None:
+                self.ledger.begin_lead()
         return by_ns
 
     def _record_between(self, markers: MarkerCuts, batch: PacketBatch, closed: list[Epoch]) -> None:
@@ -208,8 +202,6 @@ class PointRecorder:
                 self._place = cuts[row]
                 if by_ns := self._go_on(markers):
                     batch = replace(batch, time_ns=batch.time_ns + by_ns)
-                    written = 0 if self.ledger is None else self.ledger.written
-                    self.on_lead = OnLead(int(batch.time_ns[row]), written)
             elif row in looks and self._open:
                 self._watch.look(looks[row], self._ending(looks[row]))
             start = row
@@ -318,7 +310,7 @@ class PointRecorder:
         seen = self._watch.end()
         if self._markers is None or not self._open:
             return []
-        silence = self._markers.silence(self._on_scale(now_ns))
+        silence = self._markers.silence(self.now(now_ns)[0])
         open_now = [epoch for epoch in seen if epoch.sequence == self._open[0].sequence]
         return open_now if silence is None else [*open_now, self._ending(silence)]
 
@@ -329,13 +321,10 @@ class PointRecorder:
         cut = replace(begun.cut, ends=name, clock=self._clock_of(begun))
         return Epoch(self.node, self.stream, begun.sequence, begun.sketch, begun.reported(), cut)
 
-    def _on_scale(self, time_ns: int) -> int:
-        return time_ns if self._steady is None else self._steady.on_scale(time_ns)
-
     def now(self, time_ns: int) -> tuple[int, KernelClock | None]:
         """A time of the machine's clock as stamps have it now, and what is known of their clock."""
         clock = self._clock_of(self._open[0]) if 0 in self._open else None
-        return self._on_scale(time_ns), None if clock is None else replace(clock, slew=None)
+        return time_ns if self._steady is None else self._steady.on_scale(time_ns), clock
 
     def close_before(self, time_ns: int) -> list[Epoch]:
         """Close the slots that ended before a time, oldest first; without slots nothing does.
@@ -343,7 +332,7 @@ class PointRecorder:
         Between markers, an epoch ends by time if it is overdue.
         """
         if self._markers is not None:
-            is_over, name = self._markers.overdue(self._on_scale(time_ns)) if self._open else (False, None)
+            is_over, name = self._markers.overdue(self.now(time_ns)[0]) if self._open else (False, None)
             if not is_over:
                 return []
             self._place = name
@@ -470,7 +459,9 @@ def record(
     joint, size = method == "joint" and keys, memory_of(memory)
     plan = plan_segment(sketch, size, flows=flows, loss=loss, salt=salt, changes=parameters, joint=joint)
     if weights is not None:
-        plan = plan.weighted(_policy(weights))
+        from sojourn.sketches.weights import WeightPolicy
+
+        plan = plan.weighted(WeightPolicy.read(weights).to_text())
     options = decode_options(key, inner, identity_bytes=identity_bytes, flow_table=False)
     if isinstance(source, Interface):
         rehearse(plan.stream)
@@ -486,15 +477,6 @@ def check_target(source: str | Path | Interface, target: Path) -> None:
     """Refuse to write epochs over the capture that they are made from: it would be emptied before it is read."""
     if isinstance(source, str | Path) and target.exists() and Path(source).exists() and target.samefile(source):
         raise UsageError("that is the capture itself", where=str(target), action="write the epochs to another file")
-
-
-def _policy(path: FilePath) -> str:
-    """The canonical text of a file of weights."""
-    from sojourn.sketches.weights import MAX_TEXT, WeightPolicy
-
-    with open_input(path) as file:
-        text = file.read(4 * MAX_TEXT + 1).decode("utf-8", "replace")
-    return WeightPolicy.from_text(text, where=str(path)).to_text()
 
 
 def rehearse(parameters: Parameters, *, markers: MarkerCuts | None = None) -> None:

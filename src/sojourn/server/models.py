@@ -384,8 +384,10 @@ class NewSegment(_Model):
     error: float | None = Field(default=None, description="of flows' means, as a share; 5 % if there is no memory")
     confidence: float | None = Field(default=None, description="of flows within the error, as a share; 95 %")
     both_directions: bool = Field(default=False, description="also what goes back between the same interfaces")
-    sketch: Literal["auto", "ledger"] = Field(
-        default="auto", description="ledger: exact losses and means, where memory and loss allow; auto elsewhere"
+    sketch: Literal["auto", "ledger", "best"] = Field(
+        default="auto",
+        description="ledger: exact losses and means, where memory and loss allow, auto elsewhere; best: auto until "
+        "it is measured that a ledger suits",
     )
 
 

@@ -30,6 +30,7 @@ from sojourn.capture.decode.ids import KEY_BYTES
 from sojourn.capture.flows.table import empty_slots, fill_slots, find_slot
 from sojourn.core.arrays import Int64Array, UInt8Array, UInt64Array
 from sojourn.core.errors import InputError, ParameterError
+from sojourn.core.files import FilePath, open_input
 from sojourn.core.kernels import inlined, kernel, signed
 from sojourn.core.keys import PROTOCOLS, TrafficKey, protocol_name
 
@@ -83,6 +84,13 @@ class WeightPolicy:
     """Rules in the order in which they are tried."""
 
     rules: tuple[WeightRule, ...]
+
+    @classmethod
+    def read(cls, path: FilePath) -> WeightPolicy:
+        """The policy in a file."""
+        with open_input(path) as file:
+            text = file.read(4 * MAX_TEXT + 1).decode("utf-8", "replace")
+        return cls.from_text(text, where=str(path))
 
     @classmethod
     def from_text(cls, text: str, *, where: str = "weights") -> WeightPolicy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from sojourn.core.errors import UsageError
 from sojourn.node.agent.configuration import checked_stream
 from sojourn.segments.fleet.point import parse_point
 from sojourn.segments.fleet.replanning import Seen, first_plan, is_outgrown, planned_again, planned_for, replanned
-from sojourn.segments.fleet.segment import AUTO, FIRST_MEMORY, LEDGER, FleetSegment, groups_of
+from sojourn.segments.fleet.segment import AUTO, BEST, FIRST_MEMORY, LEDGER, FleetSegment, groups_of
 from sojourn.segments.plan import SegmentPlan
+from sojourn.sketches.ledgers.receipt import ReceiptParameters
 
 TRAFFIC: dict[str, Any] = {"flows": 200, "packets": 50_000, "loss": 0.01}
 STREAM_BYTES = 112 << 20  # what a query unit assigns at most
@@ -69,3 +71,58 @@ def test_one_segment_that_asks_for_a_ledger_gives_it_to_its_group() -> None:
     assert [group.sketch for group in groups_of([one])] == [AUTO]
     with pytest.raises(UsageError, match="is no sketch of it"):
         FleetSegment(name="ad", sender=ends[0], receiver=ends[1], sketch="lda", **how)  # type: ignore[arg-type]
+
+
+MEASURED: dict[str, Any] = {**TRAFFIC, "counted": 500_000, "common_share": 0.99}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, LEDGER),
+        ({"counted": 5_000}, AUTO),
+        ({"loss": 0.12, "common_share": 0.88}, AUTO),
+        ({"common_share": 0.8}, AUTO),  # a fifth of the sender's packets go elsewhere
+        ({"flows": 10_000}, AUTO),
+        ({"packets": 2_000_000, "flows": 20_000}, AUTO),
+    ],
+)
+def test_the_best_is_a_ledger_once_it_is_measured_that_it_names_all(changes: dict[str, Any], kind: str) -> None:
+    first = first_plan(FIRST_MEMORY, BEST)
+    assert first.name == AUTO
+    seen = Seen(**{**MEASURED, **changes})
+    assert planned_for(seen, FIRST_MEMORY, BEST).name == kind
+    following = replanned(first, seen, memory_bytes=FIRST_MEMORY, sketch=BEST)
+    assert (following or first).name == kind
+
+
+def test_the_best_goes_back_where_losses_grow_and_stays_where_little_is_known() -> None:
+    plan = planned_for(Seen(**MEASURED), FIRST_MEMORY, BEST)
+    assert not is_outgrown(plan, Seen(**MEASURED), sketch=BEST)
+    assert not is_outgrown(plan, Seen(**{**MEASURED, "counted": 100}), sketch=BEST)
+    worse = replanned(plan, Seen(**{**MEASURED, "loss": 0.2, "common_share": 0.8}), sketch=BEST)
+    assert worse is not None
+    assert worse.name == AUTO
+    assert planned_again(plan, 2 * FIRST_MEMORY, BEST).name == LEDGER
+    assert planned_again(worse, 2 * FIRST_MEMORY, BEST).name == AUTO
+
+
+@pytest.mark.parametrize("loss", [0.003, 0.02, 0.08])
+def test_sums_are_for_the_loss_that_was_seen(loss: float) -> None:
+    """Half as much again is room, and those packets count that go elsewhere."""
+    plan = planned_for(Seen(**{**MEASURED, "loss": loss, "common_share": 1 - loss}), FIRST_MEMORY, BEST)
+    assert plan.loss == pytest.approx(1.5 * loss)
+    receipt = plan.parts["receipt"]
+    assert isinstance(receipt, ReceiptParameters)
+    assert receipt.threshold > 1.5 * loss * receipt.run
+    elsewhere = planned_for(Seen(**{**MEASURED, "loss": loss, "common_share": 0.91}), FIRST_MEMORY, BEST)
+    assert elsewhere.loss == pytest.approx(1.5 * 0.09)
+
+
+def test_a_segment_that_asks_for_the_best_leaves_others_their_ledger() -> None:
+    ends = [parse_point(text, default="out") for text in ("a:eth0", "b:eth0:in", "c:eth0:in")]
+    how: dict[str, Any] = {"memory_bytes": 64_000}
+    one = FleetSegment(name="ab", sender=ends[0], receiver=ends[1], sketch=BEST, **how)
+    other = FleetSegment(name="ac", sender=ends[0], receiver=ends[2], **how)
+    assert [group.sketch for group in groups_of([one, other])] == [BEST]
+    assert [group.sketch for group in groups_of([one, replace(other, sketch=LEDGER)])] == [LEDGER]

@@ -160,26 +160,21 @@ def query(
         others: dict[str, object] = {"--metric": metric, "--node": node, "--tag": tag, "--instance": instance}
         others |= {"--all": every, "--group": group, "--stat": stat, "--spool": spool, "--stream": stream}
         _refuse([name for name, value in others.items() if value], "--segment")
-        if segment.packets:
-            with unit.client(timeout_seconds=timeout, pseudonyms=translation) as client:
-                _print_packets(client, segment, (start, end), top, output)
-            return
-        _refuse(["--last"] if segment.last else [], "a question without --packets")
-        about = _range(start, end) | {"top": top, "by": segment.by, "live": live}
         with unit.client(timeout_seconds=timeout, pseudonyms=translation) as client:
-            _print_segment(client, segment, about, output)
+            if segment.packets:
+                _print_packets(client, segment, (start, end), top, output)
+            else:
+                _print_segment(
+                    client, segment, _range(start, end) | {"top": top, "by": segment.by, "live": live}, output
+                )
         return
     _refuse(segment.given, "--metric")
     if metric is None:
         raise UsageError("what is asked for is missing", where="query", action="give --metric, or --segment")
-    if every and instance is not None:
-        raise UsageError("every instance or some, not both", where="--all", action="leave --all or --instance out")
-    if spool is None and bool(node) == (tag is not None):
-        raise UsageError("a question is about nodes or one tag", where="query", action="give --node or --tag")
-    if top > MOST_INSTANCES:
-        what = f"{top:,} instances or groups are more than one answer has"
-        raise UsageError(what, where="--top", action=f"give {MOST_INSTANCES:,} at most, or --all")
-    question: dict[str, Any] = {"metric": metric, "node": node, "tag": tag, "top": top, "live": live}
+    _check_choices(
+        is_both=every and instance is not None, is_of_nodes=spool is not None or bool(node) != (tag is not None)
+    )
+    question: dict[str, Any] = {"metric": metric, "node": node, "tag": tag, "top": _few(top), "live": live}
     question |= {"instance": "*" if every else instance, "group": group, "stat": stat, "method": method, "cut": cut}
     question |= _range(start, end)
     if spool is not None:
@@ -188,6 +183,20 @@ def query(
         with unit.client(timeout_seconds=timeout, pseudonyms=translation) as client:
             answers = client.query(**question)
     _print_answers(answers, output, is_list=bool(every or group or top))
+
+
+def _check_choices(*, is_both: bool, is_of_nodes: bool) -> None:
+    if is_both:
+        raise UsageError("every instance or some, not both", where="--all", action="leave --all or --instance out")
+    if not is_of_nodes:
+        raise UsageError("a question is about nodes or one tag", where="query", action="give --node or --tag")
+
+
+def _few(top: int) -> int:
+    if top > MOST_INSTANCES:
+        what = f"{top:,} instances or groups are more than one answer has"
+        raise UsageError(what, where="--top", action=f"give {MOST_INSTANCES:,} at most, or --all")
+    return top
 
 
 def _of_spool(
@@ -209,6 +218,7 @@ def _print_segment(client: Client, asked: SegmentOptions, question: Mapping[str,
     from sojourn.core.units import parse_duration
 
     names = asked.segment or []
+    _refuse(["--last"] if asked.last else [], "a question without --packets")
     if asked.lost:
         _print_lost(client, asked, question, output)
         return

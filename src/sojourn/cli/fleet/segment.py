@@ -52,10 +52,11 @@ def create(
         bool, typer.Option("--both-directions", help="Also what goes back between the two interfaces.")
     ] = False,
     sketch: Annotated[
-        Literal["auto", "ledger"],
+        Literal["auto", "ledger", "best"],
         typer.Option(
             help="ledger: exact losses and means, every lost packet by its name; the agents keep their last packets "
-            "(up to 36 MiB), and where more than a tenth is lost, or memory is short, auto is recorded."
+            "(up to 36 MiB), and where more than a tenth is lost, or memory is short, auto is recorded. best: auto "
+            "first, and a ledger once it is measured that losses, flows and memory suit it."
         ),
     ] = "auto",
     unit: UnitAccess,

@@ -37,10 +37,10 @@ from sojourn.node.agent.configuration import (
     checked_source,
     checked_stream,
 )
-from sojourn.node.agent.ledgers import StreamLedgers
 from sojourn.node.agent.reporting import StateReporter
 from sojourn.node.agent.stream import AgentStream, WatchedSource
 from sojourn.node.agent.stream_states import StreamStates, reason_of
+from sojourn.node.ledgers import StreamLedgers
 from sojourn.node.spool.file import StreamState
 from sojourn.node.spool.spool import Spool
 from sojourn.node.transports.sending import (

@@ -126,13 +126,12 @@ class ColumnRecorder:
         """A flow's packets, as the ledger has them now; None if it keeps none."""
         if self.ledger is None:
             return None
-        on_lead = self._recorder.on_lead
-        as_stamped_ns, clock = self._recorder.now(now_ns)
-        by_ns = as_stamped_ns - now_ns
-        # Before its first packet an agent knows of none.
-        since_ns = max(on_lead.since_ns, self.ledger.forgotten_ns + 1) if not self._is_empty else as_stamped_ns
-        found = packets_between(self.ledger, asked, as_stamped_ns, since=(since_ns, on_lead.written))
-        return replace(found, missed_ns=self._missed_ns + by_ns if self._missed_ns else 0, clock=clock)
+        if self._is_empty:  # before its first packet an agent knows of none
+            asked = replace(asked, oldest_ns=asked.newest_ns)
+        stamped_ns, clock = self._recorder.now(now_ns)
+        missed_ns = self._missed_ns + stamped_ns - now_ns if self._missed_ns else 0
+        clock = None if clock is None else replace(clock, slew=None)
+        return replace(packets_between(self.ledger, asked, stamped_ns), missed_ns=missed_ns, clock=clock)
 
     def watch(self) -> bool:
         """Have `looks` to tell of from now on; False if other points cut this stream's packets nowhere."""

@@ -6,8 +6,9 @@ traffic that goes up and down does not change the plan with every wave. What was
 lost, the loss planned for is what the packets counted do not rule out (three in so many, at 95 %): a plan that is made
 for lost packets needs several times the memory, and loss that begins makes the next plan.
 
-A segment that asks for a ledger has one where memory and loss allow (`fits_ledger`): else its points record what `auto`
-does, until they do again.
+A segment that asks for a ledger has one where memory and loss allow (`fits_ledger`): else its points record what
+`auto` does, until they do again. One that asks for the best begins with `auto`, and goes over to a ledger once
+`ENOUGH_COUNTED` packets tell that so few of them are lost, or go elsewhere, that it names them all.
 
 Where a segment asks for an error with a confidence, its memory is found by trying plans in worlds of the traffic seen
 (`sized_memory`): some seconds of computing, so it is for a worker.
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sojourn.segments.fleet.segment import AUTO, LEDGER, Wanted
+from sojourn.segments.fleet.segment import AUTO, BEST, LEDGER, Wanted
 from sojourn.segments.plan import (
     HELD_EPOCHS,
     MOST_PLANNED_FLOWS,
@@ -46,6 +47,8 @@ LEAST_SIZED_BYTES = 4_000
 # A ledger pays where few packets are lost, and flows have some packets each to share what they take by themselves.
 MOST_LEDGER_LOSS, LEAST_FLOW_PACKETS = 0.1, 10
 FIRST_PACKETS = 100_000
+# By so many a share of 10 % is known to within 1 %, three standard deviations.
+ENOUGH_COUNTED = 10_000
 # Beside a ring of 49 MiB this fits what an agent allows a stream; of fewer epochs packets are forgotten too soon.
 MOST_LEDGER_BYTES, LEAST_HELD_EPOCHS = 36 << 20, 2.0
 # Copies come within milliseconds: of a hundred thousand packets a second these are the last two seconds and a half.
@@ -85,9 +88,10 @@ def first_plan(memory_bytes: int, sketch: Wanted = AUTO) -> SegmentPlan:
 
 def planned_again(current: SegmentPlan, memory_bytes: int, sketch: Wanted = AUTO) -> SegmentPlan:
     """The plan for the same traffic in another memory, or of another sketch."""
-    packets = current.packets or (FIRST_PACKETS if sketch == LEDGER else 0)
+    is_ledger = sketch == LEDGER or (sketch == BEST and current.name == LEDGER)
+    packets = current.packets or (FIRST_PACKETS if is_ledger else 0)
     traffic = {"flows": current.flows, "loss": current.loss, "packets": packets, "markers": current.markers}
-    if sketch == LEDGER and fits_ledger(current.flows, packets, current.loss):
+    if is_ledger and fits_ledger(current.flows, packets, current.loss):
         return _ledger(memory_bytes, **traffic)  # type: ignore[arg-type]
     return plan_point(memory_bytes, **traffic)  # type: ignore[arg-type]
 
@@ -97,6 +101,22 @@ def fits_ledger(flows: int, packets: int, loss: float, *, room: float = 1.0) -> 
     held = MOST_LEDGER_BYTES / (BYTES_PER_PACKET * max(packets, 1))
     is_rare = loss <= MOST_LEDGER_LOSS * room
     return is_rare and held * room >= LEAST_HELD_EPOCHS and packets * room >= LEAST_FLOW_PACKETS * flows
+
+
+def _to_name(seen: Seen) -> float:
+    """The share of packets that receipts have to name: those that are lost, and the sender's for elsewhere if few."""
+    elsewhere = 1 - seen.common_share
+    return max(seen.expected_loss, elsewhere if elsewhere <= MOST_LEDGER_LOSS else 0.0)
+
+
+def _suits_ledger(seen: Seen, sketch: Wanted, *, room: float = 1.0) -> bool:
+    """Whether a ledger is asked for, or the best, which it is for such traffic; with a `room` the limits are wider."""
+    flows, packets, loss = _expected(seen)
+    if sketch == BEST:
+        # What the sender has for elsewhere is to be named as well.
+        loss = max(loss, 1 - seen.common_share)
+        return seen.counted >= ENOUGH_COUNTED and fits_ledger(flows, packets, loss, room=room)
+    return sketch == LEDGER and fits_ledger(flows, packets, loss, room=room)
 
 
 def _ledger(memory_bytes: int, *, flows: int, loss: float, packets: int, markers: float = 1.0) -> SegmentPlan:
@@ -128,12 +148,14 @@ def is_outgrown(current: SegmentPlan, seen: Seen, *, memory_bytes: int | None = 
     is_resized = memory_bytes is not None and _is_outside(memory_bytes, current.memory_bits / 8, MARGIN, GROWN)
     is_resized &= not has_ledger
     room = MARGIN if has_ledger else 1 / MARGIN  # what is about at a limit does not change with every wave
-    may_have = sketch == LEDGER and fits_ledger(flows, packets, loss, room=room)
+    may_have = _suits_ledger(seen, sketch, room=room)
+    if sketch == BEST and has_ledger and seen.counted < ENOUGH_COUNTED:
+        may_have = True  # too little is known for a change
     return seen.packets > 0 and (
         is_resized
         or may_have != has_ledger
         or _is_outside(flows, current.flows, GROWN, SHRUNK)
-        or _is_outside(loss, current.loss, GROWN, SHRUNK)
+        or _is_outside(_to_name(seen) if has_ledger else loss, current.loss, GROWN, SHRUNK)
         or _is_outside(packets, current.packets, PACKETS_GROWN, PACKETS_SHRUNK)
         or _is_outside(seen.common_share, current.markers, GROWN, GROWN)
     )
@@ -142,11 +164,11 @@ def is_outgrown(current: SegmentPlan, seen: Seen, *, memory_bytes: int | None = 
 def planned_for(seen: Seen, memory_bytes: int, sketch: Wanted = AUTO) -> SegmentPlan:
     """The plan for such traffic, with a margin."""
     flows, packets, loss = _expected(seen)
-    if sketch == LEDGER and fits_ledger(flows, packets, loss):
+    if _suits_ledger(seen, sketch):
         return _ledger(
             memory_bytes,
             flows=min(MOST_PLANNED_FLOWS, math.ceil(MARGIN * flows)),
-            loss=min(MOST_LEDGER_LOSS * LOSS_ROOM, max(LEAST_LEDGER_LOSS, LOSS_ROOM * loss)),
+            loss=min(MOST_LEDGER_LOSS * LOSS_ROOM, max(LEAST_LEDGER_LOSS, LOSS_ROOM * _to_name(seen))),
             packets=min(MOST_PLANNED_PACKETS, math.ceil(MARGIN * packets)),
             markers=min(1.0, max(0.0, seen.common_share)),
         )

@@ -21,9 +21,10 @@ SHORTEST_EPOCH_NS, LONGEST_EPOCH_NS = 1_000_000_000, 3_600_000_000_000
 FIRST_MEMORY = 128_000  # what a segment begins with whose traffic is not known yet
 DEFAULT_ERROR, DEFAULT_CONFIDENCE = 0.05, 0.95
 REVERSE = ":reverse"
-Wanted = Literal["auto", "ledger"]
+Wanted = Literal["auto", "ledger", "best"]
 AUTO: Wanted = "auto"
 LEDGER: Wanted = "ledger"
+BEST: Wanted = "best"
 _RESERVED = ("measurements", "query")
 
 
@@ -32,7 +33,8 @@ class FleetSegment:
     """A segment from a sender's point to a receiver's; with ``both_directions`` also what goes back between the two.
 
     Its memory is given, or sized for an error and a confidence: then it begins as `FIRST_MEMORY`, and ``planned_bytes``
-    is what planning has found since. A ``sketch`` of ledgers is recorded where memory and loss allow.
+    is what planning has found since. A ``sketch`` of ledgers is recorded where memory and loss allow; the best one is
+    chosen by what was measured with `auto` first.
     """
 
     name: str
@@ -58,10 +60,9 @@ class FleetSegment:
         if (self.memory_bytes is None) == (self.error is None) or (self.error is None) != (self.confidence is None):
             action = "give --memory, or --error with --confidence"
             raise UsageError("it has a memory, or an error with a confidence", where=self._where, action=action)
-        if self.sketch not in (AUTO, LEDGER):
-            raise UsageError(
-                f"{str(self.sketch)[:40]!r} is no sketch of it", where=self._where, action="use auto or ledger"
-            )
+        if self.sketch not in (AUTO, LEDGER, BEST):
+            what = f"{str(self.sketch)[:40]!r} is no sketch of it"
+            raise UsageError(what, where=self._where, action="use auto, ledger or best")
         for name, share in (("error", self.error), ("confidence", self.confidence)):
             if share is not None and not 0.001 <= share <= 0.999:
                 raise UsageError(f"{name} is {share}", where=self._where, action="give 0.1% to 99.9%")
@@ -119,8 +120,9 @@ class Group:
 
     @property
     def sketch(self) -> Wanted:
-        """A ledger, if one of its segments asks for it."""
-        return LEDGER if any(segment.sketch == LEDGER for segment in self.segments) else AUTO
+        """A ledger, if one of its segments asks for it, or else the best, if one does."""
+        asked = {segment.sketch for segment in self.segments}
+        return LEDGER if LEDGER in asked else BEST if BEST in asked else AUTO
 
     @property
     def epoch_ns(self) -> int:

@@ -26,7 +26,7 @@ from sojourn.core.errors import UsageError
 from sojourn.node.agent.configuration import checked_stream
 from sojourn.segments.fleet.point import Point
 from sojourn.segments.fleet.replanning import first_plan, fits_ledger, planned_again
-from sojourn.segments.fleet.segment import LEDGER, FleetSegment, Group, groups_of
+from sojourn.segments.fleet.segment import BEST, LEDGER, FleetSegment, Group, groups_of
 from sojourn.segments.plan import SegmentPlan
 from sojourn.server.control.assignments import AssignmentStore
 from sojourn.server.door.limits import Limits
@@ -234,6 +234,8 @@ class SegmentControl:
 
 def _is_of_kind(plan: SegmentPlan, group: Group) -> bool:
     """Whether a plan has a ledger, or none, as its group would have for the same traffic."""
+    if group.sketch == BEST:
+        return True  # what was measured has chosen it, or will
     if plan.name == LEDGER or group.sketch != LEDGER:
         return plan.name == group.sketch
     return bool(plan.packets) and not fits_ledger(plan.flows, plan.packets, plan.loss)

@@ -80,6 +80,7 @@ class Ledger:
         """Forget everything, as if nothing had been there."""
         self._edges[:, 0], self._edges[:, 1] = _FAR, NOTHING_FORGOTTEN
         self.written, self.forgotten_ns = 0, NOTHING_FORGOTTEN
+        self._lead_written, self._lead_since_ns = 0, NOTHING_FORGOTTEN
 
     @property
     def memory_bytes(self) -> int:
@@ -105,9 +106,20 @@ class Ledger:
         """Enter the packets of a batch."""
         if not len(batch):
             return
+        if self._lead_since_ns == _FAR:
+            self._lead_since_ns = int(batch.time_ns.min())
         columns = batch.flow_id, batch.packet_id, batch.time_ns
         self.forgotten_ns = int(_append(self._columns, columns, self._edges, self.written, self.forgotten_ns))
         self.written += len(batch)
+
+    def begin_lead(self) -> None:
+        """The clock was set: stamps of packets from now on are not comparable with those before."""
+        self._lead_written, self._lead_since_ns = self.written, _FAR
+
+    @property
+    def comparable_since_ns(self) -> int:
+        """From when on all packets are still there, by stamps as they are now."""
+        return max(self.forgotten_ns + 1, self._lead_since_ns)
 
     def holds(self, first_ns: int) -> bool:
         """Whether all packets from a time on are still there."""
@@ -119,12 +131,12 @@ class Ledger:
             return None
         return self._select(self._rows_between(first_ns, last_ns))
 
-    def of_flow(self, flow_id: int, first_ns: int, last_ns: int, *, since: int = 0) -> LedgerPackets:
-        """A flow's packets with such times, as far as they are still there, but for the first `since` ever written."""
+    def of_flow(self, flow_id: int, first_ns: int, last_ns: int) -> LedgerPackets:
+        """A flow's packets with such times, as far as they are still there, and were stamped since a clock was set."""
         rows = self._rows_between(first_ns, last_ns)
         rows = rows[self._columns[0][rows] == np.uint64(flow_id)]
         last = self.written - 1
-        return self._select(rows[last - (last - rows) % self.size >= since])
+        return self._select(rows[last - (last - rows) % self.size >= self._lead_written])
 
     def _rows_between(self, first_ns: int, last_ns: int) -> Int64Array:
         touched = (self._edges[:, 0] <= last_ns) & (self._edges[:, 1] >= first_ns)

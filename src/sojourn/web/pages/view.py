@@ -18,7 +18,6 @@ from zoneinfo import ZoneInfo
 from fastapi import Request
 
 from sojourn.core.errors import ParameterError
-from sojourn.core.keys import FLOW_FIELDS
 from sojourn.core.units import EPOCH, format_duration, parse_time
 from sojourn.store.tokens import Role, Token
 from sojourn.web.pages.unit import Unit
@@ -195,17 +194,3 @@ def within(row: Mapping[str, Any], unit_text: str = "95 %") -> str:
     if row["low_ns"] == row["high_ns"]:
         return "exact"
     return f"{unit_text}: {duration(row['low_ns'])} … {duration(row['high_ns'])}"
-
-
-def flow_text(row: Mapping[str, Any]) -> str:
-    """A flow as it is asked for.
-
-    >>> flow_text({"src_ip": "::1", "src_port": 1, "dest_ip": "10.0.0.1", "dest_port": 2, "protocol": "tcp"})
-    '[::1]:1 > 10.0.0.1:2 tcp'
-    """
-    source, source_port, destination, destination_port, protocol = (row[name] for name in FLOW_FIELDS)
-    ends = [
-        f"[{address}]:{port}" if ":" in str(address) else f"{address}:{port}"
-        for address, port in ((source, source_port), (destination, destination_port))
-    ]
-    return f"{ends[0]} > {ends[1]} {protocol}"

@@ -21,7 +21,6 @@ from sojourn.segments.fleet.ledgers.zoom import PacketsResult, Zoomed
 from sojourn.segments.fleet.steady import WAITING_NS
 from sojourn.sketches.ledgers.ledger import BLOCK, Ledger
 
-EVER = -(1 << 62), 0
 FLOW = {"src_ip": "10.0.0.1", "src_port": 1, "dest_ip": "10.0.0.2", "dest_port": 2, "protocol": "udp"}
 IN_STEP = ClockAt(0.0, 0.0, 0.0, "the test")
 
@@ -41,17 +40,17 @@ def question(flow: int, now_ns: int, first_ns: int, last_ns: int, most: int = 10
     return PacketsQuestion(flow_id=flow, oldest_ns=now_ns - first_ns, newest_ns=max(0, now_ns - last_ns), most=most)
 
 
-def told(
-    batch, asked: PacketsQuestion, now_ns: int, *, size: int = 1 << 20, since: tuple[int, int] = EVER
-) -> FlowPackets:
-    """An end's reply, through its bytes; the agent has polled until `now_ns`."""
+def told(batch, asked: PacketsQuestion, now_ns: int, *, size: int = 1 << 20, set_at: int = 0) -> FlowPackets:
+    """An end's reply, through its bytes; the agent has polled until `now_ns`, its clock was set before a packet."""
     ledger = Ledger(size)
-    ledger.append(batch.select(batch.time_ns <= now_ns))
-    begins = max(since[0], ledger.forgotten_ns + 1), since[1]
-    reply = packets_reply(asked.to_text(), lambda one: packets_between(ledger, one, now_ns, since=begins))
-    found = PacketsReply.from_bytes(reply).packets
-    assert found is not None
-    return found
+    ledger.append(batch.select(slice(0, set_at)))
+    if set_at:
+        ledger.begin_lead()
+    later = batch.select(slice(set_at, None))
+    ledger.append(later.select(later.time_ns <= now_ns))
+    found = PacketsReply.from_bytes(packets_reply(asked.to_text(), lambda one: packets_between(ledger, one, now_ns)))
+    assert found.packets is not None
+    return found.packets
 
 
 def check(zoomed: Zoomed, world: TwoPointWorld, flow: int) -> None:
@@ -129,7 +128,7 @@ def test_stamps_of_before_a_clock_was_set_are_left_out(world: TwoPointWorld, flo
     now = int(world.sender.time_ns.max())
     since = int(world.sender.time_ns[half])
     asked = question(flow, now, now - 40 * SECOND, now)
-    found = told(replace(world.sender, time_ns=ahead), asked, now + 20 * SECOND, since=(since, half))
+    found = told(replace(world.sender, time_ns=ahead), asked, now + 20 * SECOND, set_at=half)
     rows = np.arange(half, len(world.sender))
     chosen = world.sender.time_ns[rows][world.sender.flow_id[rows] == flow]
     assert found.time_ns.tolist() == np.sort(chosen).tolist()

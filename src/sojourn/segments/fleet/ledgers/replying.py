@@ -60,14 +60,14 @@ def packets_reply(text: str, of_flow: OfFlow) -> bytes:
     return PacketsReply(found, "" if found is not None else NO_LEDGER).to_bytes()
 
 
-def packets_between(ledger: Ledger, asked: PacketsQuestion, now_ns: int, *, since: tuple[int, int]) -> FlowPackets:
-    """The packets that are asked for, stamped from a time on, but for so many that the ledger was given at first.
+def packets_between(ledger: Ledger, asked: PacketsQuestion, now_ns: int) -> FlowPackets:
+    """The packets that are asked for, by what the clock of stamps shows now.
 
     The last ones, which may still wait in the kernel's ring, are left for later.
     """
     last_ns = now_ns - max(asked.newest_ns, WAITING_NS)
-    first_ns = min(max(now_ns - asked.oldest_ns, since[0]), last_ns)
-    found = ledger.of_flow(asked.flow_id, first_ns, last_ns, since=since[1])
+    first_ns = min(max(now_ns - asked.oldest_ns, ledger.comparable_since_ns), last_ns)
+    found = ledger.of_flow(asked.flow_id, first_ns, last_ns)
     order = np.argsort(found.time_ns, kind="stable")
     left_out = max(0, len(order) - asked.most)
     if left_out:

@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from sojourn.node.agent.stream import AgentStream
-
 if TYPE_CHECKING:
+    from sojourn.node.agent.stream import AgentStream
     from sojourn.segments.fleet.ledgers.packets import FlowPackets, PacketsQuestion
     from sojourn.sketches.ledgers.ledger import Ledger, LedgerPackets
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from sojourn.core.arrays import PacketBatch
 from sojourn.node.agent.configuration import checked_stream
-from sojourn.node.agent.ledgers import KEPT_SECONDS, StreamLedgers
 from sojourn.node.agent.stream import AgentStream
+from sojourn.node.ledgers import KEPT_SECONDS, StreamLedgers
 from sojourn.segments.fleet.ledgers.naming import FORGOTTEN, NamingQuestion, NamingReply
 from sojourn.segments.fleet.ledgers.packets import PacketsQuestion, PacketsReply
 from sojourn.segments.fleet.point import parse_point
