@@ -161,19 +161,15 @@ def query(
         others |= {"--all": every, "--group": group, "--stat": stat, "--spool": spool, "--stream": stream}
         _refuse([name for name, value in others.items() if value], "--segment")
         with unit.client(timeout_seconds=timeout, pseudonyms=translation) as client:
-            if segment.packets:
-                _print_packets(client, segment, (start, end), top, output)
-            else:
-                _print_segment(
-                    client, segment, _range(start, end) | {"top": top, "by": segment.by, "live": live}, output
-                )
+            _print_segment(client, segment, (start, end), {"top": top, "live": live}, output)
         return
     _refuse(segment.given, "--metric")
     if metric is None:
         raise UsageError("what is asked for is missing", where="query", action="give --metric, or --segment")
-    _check_choices(
-        is_both=every and instance is not None, is_of_nodes=spool is not None or bool(node) != (tag is not None)
-    )
+    if every and instance is not None:
+        raise UsageError("every instance or some, not both", where="--all", action="leave --all or --instance out")
+    if spool is None and bool(node) == (tag is not None):
+        raise UsageError("a question is about nodes or one tag", where="query", action="give --node or --tag")
     question: dict[str, Any] = {"metric": metric, "node": node, "tag": tag, "top": _few(top), "live": live}
     question |= {"instance": "*" if every else instance, "group": group, "stat": stat, "method": method, "cut": cut}
     question |= _range(start, end)
@@ -183,13 +179,6 @@ def query(
         with unit.client(timeout_seconds=timeout, pseudonyms=translation) as client:
             answers = client.query(**question)
     _print_answers(answers, output, is_list=bool(every or group or top))
-
-
-def _check_choices(*, is_both: bool, is_of_nodes: bool) -> None:
-    if is_both:
-        raise UsageError("every instance or some, not both", where="--all", action="leave --all or --instance out")
-    if not is_of_nodes:
-        raise UsageError("a question is about nodes or one tag", where="query", action="give --node or --tag")
 
 
 def _few(top: int) -> int:
@@ -213,12 +202,17 @@ def _refuse(given: Sequence[str], beside: str) -> None:
         raise UsageError(f"{' and '.join(given)} has no meaning beside {beside}", where="query", action="leave it out")
 
 
-def _print_segment(client: Client, asked: SegmentOptions, question: Mapping[str, Any], output: Output) -> None:
+def _print_segment(
+    client: Client, asked: SegmentOptions, span: tuple[str | None, str], about: Mapping[str, Any], output: Output
+) -> None:
     from sojourn.cli.segments.measure import FLOW_COLUMNS, print_result, print_segment
     from sojourn.core.units import parse_duration
 
-    names = asked.segment or []
+    if asked.packets:
+        _print_packets(client, asked, span, about["top"], output)
+        return
     _refuse(["--last"] if asked.last else [], "a question without --packets")
+    names, question = asked.segment or [], {**_range(*span), **about, "by": asked.by}
     if asked.lost:
         _print_lost(client, asked, question, output)
         return
@@ -228,11 +222,11 @@ def _print_segment(client: Client, asked: SegmentOptions, question: Mapping[str,
     interval_ns = 0 if asked.interval is None else parse_duration(asked.interval, where="--interval")
     if asked.interval is not None and interval_ns <= 0:
         raise UsageError(f"{asked.interval!r} is no length of time", where="--interval", action="give one such as 10s")
-    about = {**question, "interval_ns": interval_ns, "flows": asked.flow or []}
+    whole = {**question, "interval_ns": interval_ns, "flows": asked.flow or []}
     if len(names) == 1:
-        print_segment(client.query_segment(names[0], **about), output, verbose=True)
+        print_segment(client.query_segment(names[0], **whole), output, verbose=True)
         return
-    path = client.query_path(names, **about)
+    path = client.query_path(names, **whole)
     warn(path.warnings)
     means = [TableColumn(name, heading, _shown_time) for name, heading in path.headings]
     print_result(path, output, [*FLOW_COLUMNS, *means, TableColumn("slowest", "slowest", justify="left")])
