@@ -21,7 +21,7 @@ from sojourn.lab.fleet import Fleet, agent, query_unit
 from sojourn.lab.namespaces import Host, Network, two_hosts
 from sojourn.segments.fleet.point import Point
 from sojourn.segments.fleet.replanning import Seen, first_plan, planned_for, sized_memory
-from sojourn.segments.fleet.segment import DEFAULT_CONFIDENCE, DEFAULT_ERROR, FIRST_MEMORY
+from sojourn.segments.fleet.segment import AUTO, DEFAULT_CONFIDENCE, DEFAULT_ERROR, FIRST_MEMORY, LEDGER, Wanted
 from sojourn.segments.plan import SegmentPlan
 from sojourn.server.control.planning import LEAST_EPOCHS
 
@@ -29,9 +29,11 @@ __all__ = ["NOTE", "table"]
 
 SETTLE_SECONDS = 5.0
 POINT_SECONDS, EPOCH_NS = 40.0, 10_000_000_000
+LEDGER_EPOCH_NS = 5_000_000_000  # of a hundred thousand packets a second a ledger has room for three
 DROPPED = re.compile(r"([\d,]+) dropped by the kernel")
 NOTE = (
-    f"One core, one run of {POINT_SECONDS:.0f} s each, after the first seconds; epochs of {EPOCH_NS // 10**9} s. "
+    f"One core, one run of {POINT_SECONDS:.0f} s each, after the first seconds; epochs of {EPOCH_NS // 10**9} s, those "
+    f"of 1 % loss of {LEDGER_EPOCH_NS // 10**9} s. "
     f"A segment begins with {FIRST_MEMORY // 1000} KB; planned for {DEFAULT_ERROR:.0%} error at "
     f"{DEFAULT_CONFIDENCE:.0%}, after {LEAST_EPOCHS} epochs without a loss."
 )
@@ -49,24 +51,31 @@ class Load:
     flows: int = 1_024
     frame: int = 64
     is_planned: bool = True
+    sketch: Wanted = AUTO
+    loss: float = 0.0
+    epoch_ns: int = EPOCH_NS
 
     def plan(self) -> SegmentPlan:
         """What a point records under."""
         if not self.is_planned:
             return first_plan(FIRST_MEMORY)
-        packets = self.rate * EPOCH_NS // 10**9
+        packets = self.rate * self.epoch_ns // 10**9
         flows = min(self.flows, packets)
-        seen = Seen(flows=flows, packets=packets, loss=0.0, counted=LEAST_EPOCHS * packets)
+        seen = Seen(flows=flows, packets=packets, loss=self.loss, counted=LEAST_EPOCHS * packets)
+        if self.sketch == LEDGER:
+            return planned_for(seen, FIRST_MEMORY, LEDGER)
         return planned_for(seen, sized_memory(seen, error=DEFAULT_ERROR, confidence=DEFAULT_CONFIDENCE))
 
     def __str__(self) -> str:
-        return f"{self.frame:,} bytes, {self.flows:,} flows"
+        return f"{self.frame:,} bytes, {self.flows:,} flows" + (f", {self.loss:.0%} lost" if self.loss else "")
 
 
 LOADS = (
     *(Load(rate, is_planned=False) for rate in (1_000, 100_000)),
     Load(100_000, frame=1_514, is_planned=False),
     *(Load(rate, flows) for flows in (1_024, 20) for rate in (100, 1_000, 10_000, 100_000)),
+    # A hundred packets of each flow in an epoch.
+    *(Load(100_000, 5_000, sketch=sketch, loss=0.01, epoch_ns=LEDGER_EPOCH_NS) for sketch in (AUTO, LEDGER)),
 )
 
 
@@ -84,6 +93,8 @@ class Cost:
 
     def row(self, load: Load, plan: SegmentPlan) -> str:
         planned = f"{'planned' if load.is_planned else 'first'}, {plan.memory_bits / 8000:,.0f} KB"
+        if load.sketch == LEDGER:
+            planned = f"ledger of {plan.ledger:,} packets"
         shares = f"{self.agent:.2%} | {self.tcpdump:.2%}"
         sent = f"{self.sent_bytes / (self.packets / self.rate):,.0f} | {8 * self.sent_bytes / self.packets:.2f}"
         memory = f"{self.resident_bytes / 2**20:.0f} MiB"
@@ -111,7 +122,7 @@ def table() -> list[str]:
 def _cost(network: Network, fleet: Fleet, load: Load, plan: SegmentPlan) -> Cost:
     """Record the receiver's interface while packets come at a rate."""
     host, point = network.receiver, Point(node="receiver", interface="eth0", direction="in")
-    streams = {"point": point.table(plan, EPOCH_NS)}
+    streams = {"point": point.table(plan, load.epoch_ns)}
     _count_bytes_to(host, fleet.url.rpartition(":")[2])
     with agent(fleet, "receiver", streams) as running, host.start(*tcpdump("eth0")) as peer:
         begun_bytes, seconds = _bytes_sent(host), SETTLE_SECONDS + POINT_SECONDS
