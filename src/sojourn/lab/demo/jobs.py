@@ -42,7 +42,7 @@ COLLECTION, SEED = "sink/field", 4
 SENSORS = WirelessNetwork(nodes=60, packets_per_node=12)
 UPGRADES = 3
 # A diagnosis compares the last three intervals with what was before the bottleneck, six intervals or more.
-INTERVALS_NOW, BASELINE_NS = 3, 9 * NS_PER_SECOND
+INTERVALS_NOW, BASELINE_NS, MOST_NOW_NS = 3, 9 * NS_PER_SECOND, 20 * NS_PER_SECOND
 
 
 @dataclass(frozen=True)
@@ -255,10 +255,12 @@ class Jobs:
         slow_ns = self._stage.slow_since_ns
         if slow_ns is None or time.time_ns() < slow_ns + BASELINE_NS:
             return None
-        reached_ns, longest_ns = self._shown.tell(self._begun_ns)
         # Now are the last intervals, before is the first half of what precedes them: all of it has to be quiet.
-        quiet_until_ns, now_ns = slow_ns - EPOCH_NS, INTERVALS_NOW * longest_ns
-        end_ns = min(reached_ns, 2 * quiet_until_ns - self._begun_ns + now_ns)
+        quiet_until_ns = slow_ns - EPOCH_NS
+        until_ns = 2 * quiet_until_ns - self._begun_ns
+        reached_ns, longest_ns = self._shown.tell(self._begun_ns, until_ns + MOST_NOW_NS)
+        now_ns = INTERVALS_NOW * longest_ns
+        end_ns = min(reached_ns, until_ns + now_ns)
         if end_ns < quiet_until_ns + BASELINE_NS + now_ns:
             return None
         source, target = self._stage.routers[0], self._stage.routers[-1]

@@ -45,15 +45,17 @@ class ShownNetwork:
         _write(self.file, [(one, other, 10) for one, other in pairwise(self._stage.routers)])
         self._client.store_topology(SHOWN, self.file, directed=False)
 
-    def tell(self, begin_ns: int) -> tuple[int, int]:
-        """Add what agents have measured since then and was not added yet, as far as it is there of all segments.
+    def tell(self, begin_ns: int, until_ns: int) -> tuple[int, int]:
+        """Add what agents have measured meanwhile and was not added yet, as far as it is there of all segments.
 
         How far that is, and how long the longest interval is.
         """
         known: dict[Segment, list[SegmentMeasurement]] = {}
         for piece in self._stage.pieces:
             if piece.segment is not None:
-                answer = self._client.query_segment(piece.name, from_ns=begin_ns, interval_ns=self._interval_ns)
+                answer = self._client.query_segment(
+                    piece.name, from_ns=begin_ns, to_ns=until_ns, interval_ns=self._interval_ns
+                )
                 known[piece.segment] = list(_measured(piece.segment, answer, self._interval_ns))
         reached_ns = min((some[-1].end_ns if some else 0 for some in known.values()), default=0)
         for segment, some in known.items():
