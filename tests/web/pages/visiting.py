@@ -14,6 +14,8 @@ LOADED = (
     "() => document.querySelector('#content .card') && ![...document.querySelectorAll('.hint')]"
     ".some((one) => one.textContent === 'Loading …') && !document.querySelector('#popup[aria-hidden=false]')"
 )
+# Tables fill themselves a moment after their panels: until then they have neither names nor cells.
+DRAWN = "() => [...document.querySelectorAll('.nicegui-aggrid')].every((one) => one.innerText.trim())"
 SERIOUS = """async () => (await axe.run(document, {resultTypes: ['violations']})).violations
   .filter((one) => ['serious', 'critical'].includes(one.impact))
   .map((one) => `${one.id}: ${one.nodes[0].html.slice(0, 200)}`)"""
@@ -100,6 +102,7 @@ def keep(page: Page, folder: Path, name: str) -> None:
 
 
 def faults(page: Page, axe_script: str) -> list[str]:
-    """What keeps some people from using a page."""
+    """What keeps some people from using a page, once its tables are drawn."""
+    page.wait_for_function(DRAWN)
     page.evaluate(axe_script)
     return page.evaluate(SERIOUS)

@@ -257,7 +257,7 @@ class _DrawnTable:
                     search = tag("input", type="search", placeholder="Search", aria_label=f"Search {part.label}")
                     self._count = tag("span", "", "hint")
             self._grid = ui.aggrid(self._options(part), auto_size_columns=False)
-            self._grid._props["aria-label"] = part.label
+            self._grid._props |= {"role": "group", "aria-label": part.label}
             if not part.is_small:
                 self._grid.style(f"height: {part.height}px")
             if search is not None:
