@@ -24,11 +24,13 @@ LATER_NS = 4_000_000_000
 
 
 @contextmanager
-def node(transport: Transport, batch: PacketBatch, now_ns: int, *, is_old: bool = False) -> Iterator[None]:
-    """A node that answers what its ledger is asked for, as an agent that has polled until some time; an old one knows
-    of lost packets alone.
+def node(
+    transport: Transport, batch: PacketBatch, now_ns: int, *, is_old: bool = False, held: int = 1 << 18
+) -> Iterator[None]:
+    """A node that answers what its ledger of so many packets is asked for, as an agent that has polled until some time;
+    an old one knows of lost packets alone.
     """
-    ledger = Ledger(1 << 18)
+    ledger = Ledger(held)
     ledger.append(batch)
     over, waits = threading.Event(), threading.Event()
 
@@ -59,13 +61,18 @@ def node(transport: Transport, batch: PacketBatch, now_ns: int, *, is_old: bool 
 
 @contextmanager
 def both(
-    transports: tuple[Transport, Transport], world: TwoPointWorld, *, ahead_ns: int = AHEAD_NS, **how: bool
+    transports: tuple[Transport, Transport],
+    world: TwoPointWorld,
+    *,
+    ahead_ns: int = AHEAD_NS,
+    held: int = 1 << 18,
+    **how: bool,
 ) -> Iterator[None]:
     """Both nodes, the receiver's clock ahead by hours."""
     now_ns = int(world.sender.time_ns.max()) + LATER_NS
     received = replace(world.receiver, time_ns=world.receiver.time_ns + ahead_ns)
     with ExitStack() as stack:
-        stack.enter_context(node(transports[0], world.sender, now_ns))
+        stack.enter_context(node(transports[0], world.sender, now_ns, held=held))
         stack.enter_context(node(transports[1], received, now_ns + ahead_ns, **how))
         yield
 
