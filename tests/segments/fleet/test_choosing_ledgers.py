@@ -13,6 +13,7 @@ from sojourn.segments.fleet.point import parse_point
 from sojourn.segments.fleet.replanning import Seen, first_plan, is_outgrown, planned_again, planned_for, replanned
 from sojourn.segments.fleet.segment import AUTO, BEST, FIRST_MEMORY, LEDGER, FleetSegment, groups_of
 from sojourn.segments.plan import SegmentPlan
+from sojourn.sketches.ledgers.power_sums import threshold_for
 from sojourn.sketches.ledgers.receipt import ReceiptParameters
 
 TRAFFIC: dict[str, Any] = {"flows": 200, "packets": 50_000, "loss": 0.01}
@@ -117,6 +118,18 @@ def test_sums_are_for_the_loss_that_was_seen(loss: float) -> None:
     assert receipt.threshold > 1.5 * loss * receipt.run
     elsewhere = planned_for(Seen(**{**MEASURED, "loss": loss, "common_share": 0.91}), FIRST_MEMORY, BEST)
     assert elsewhere.loss == pytest.approx(1.5 * 0.09)
+
+
+@pytest.mark.parametrize("packets", [2_000, 37_000, 100_000, 390_000])
+@pytest.mark.parametrize("loss", [0.002, 0.01, 0.05])
+def test_groups_are_as_full_as_planned_and_named_in_full(packets: int, loss: float) -> None:
+    plan = planned_for(Seen(**{**MEASURED, "packets": packets, "flows": packets // 100, "loss": loss}), 64_000, LEDGER)
+    receipt = plan.parts["receipt"]
+    assert isinstance(receipt, ReceiptParameters)
+    groups, sums = receipt.needed(packets)
+    assert groups * receipt.run < 1.01 * plan.packets + groups
+    assert receipt.threshold - 1 <= sums <= receipt.threshold
+    assert sums >= threshold_for(1.5 * max(loss, 0.01) * plan.packets / groups)
 
 
 def test_a_segment_that_asks_for_the_best_leaves_others_their_ledger() -> None:

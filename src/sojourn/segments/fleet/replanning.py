@@ -33,6 +33,7 @@ from sojourn.segments.plan import (
 from sojourn.segments.planning.layout import RECEIPT
 from sojourn.segments.planning.ledgers import beside_bytes
 from sojourn.sketches.ledgers.ledger import BYTES_PER_PACKET
+from sojourn.sketches.ledgers.power_sums import threshold_for
 from sojourn.sketches.ledgers.receipt import ReceiptParameters
 
 FIRST_FLOWS, FIRST_LOSS = 1000, 0.01
@@ -127,7 +128,16 @@ def _ledger(memory_bytes: int, *, flows: int, loss: float, packets: int, markers
     assert isinstance(receipt, ReceiptParameters)
     # A run joins epochs that either end was the only one to cut: the shortest of them has to do for all its losses.
     remembered = min(receipt.remembered, MOST_REMEMBERED)
-    return replace(plan, parts={**plan.parts, RECEIPT: replace(receipt, least=packets, remembered=remembered)})
+    # Groups are a power of two, of which an epoch as it is planned for is to leave none half empty.
+    run = math.ceil(packets / (1 << max(0, round(math.log2(packets / receipt.run)))))
+    share = receipt.loss_ppm / 1e6
+    sizes = {
+        "least": packets,
+        "remembered": remembered,
+        "run": run,
+        "threshold": threshold_for(run * share / (1 - share)),
+    }
+    return replace(plan, parts={**plan.parts, RECEIPT: replace(receipt, **sizes)})
 
 
 def replanned(
