@@ -146,9 +146,9 @@ def check_means(result: SegmentResult, truth: Truth, *, in_order: bool) -> None:
 
 def zoomed(watch: Watch) -> PacketsResult:
     """The packets of the datagrams' flow of the last seconds, while they go on."""
+    rows = flows_of(watch.settle("path", 0))
+    [text] = {text_of(row) for row in rows if row["dest_port"] == DATAGRAMS_PORT}
     with watch.fleet.client() as client:
-        rows = flows_of(client.query_segment("path", from_ns=0))
-        [text] = {text_of(row) for row in rows if row["dest_port"] == DATAGRAMS_PORT}
         return client.flow_packets("path", text, last_ns=8 * SECOND)
 
 
@@ -207,11 +207,9 @@ def test_a_crash_leaves_a_gap_and_no_wrong_name(crashed: str, tmp_path: Path) ->
         timer.start()
         run_traffic(chain, 45)
         timer.join()
+        watch.settle("path", begun_ns + 35 * SECOND)
+        lost = named(watch, begun_ns + 35 * SECOND)
         result = watch.settle("path", begun_ns + 35 * SECOND)
-        time.sleep(5)
-        result = watch.ask("path")
-        with watch.fleet.client() as client:
-            lost = client.lost_packets("path", 0)
         assert [dump.finish() for dump in watch.dumps] == [0, 0, 0, 0]
         truth = watch.truth("path")
     truth.check(result)
