@@ -99,6 +99,21 @@ def test_the_playbook_is_one(arguments: tuple[str, ...], tmp_path: Path) -> None
     assert "Make a token on the query unit" in done.stdout or "--syntax-check" in words
 
 
+@pytest.mark.long
+def test_the_playbook_is_what_ansible_lint_wants_of_one_in_production(tmp_path: Path) -> None:
+    """It is not locked with what development takes, which has no other use for what it brings."""
+    program = shutil.which("ansible-lint")
+    if program is None:
+        pytest.skip("ansible-lint is not installed: THE PLAYBOOK IS NOT LINTED")
+    playbooks = shutil.copytree(ANSIBLE, tmp_path / "ansible")
+    shutil.copytree(ROOT / "packaging" / "systemd", tmp_path / "systemd")
+    command = [program, "--offline", "--nocolor", "--profile", "production", "site.yaml", "install.yaml"]
+    variables = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(command, cwd=playbooks, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "Profile 'production' was required, and it passed" in done.stderr
+
+
 def test_the_inventory_has_a_hundred_nodes(tmp_path: Path) -> None:
     variables = {**os.environ, "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}
     command = [tool("ansible"), "-i", ANSIBLE / "inventory.yaml", "nodes", "--list-hosts"]

@@ -12,6 +12,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +44,11 @@ def test_a_release_is_the_same_each_time_and_says_what_is_in_it(tmp_path: Path) 
     first, second = built(tmp_path / "a"), built(tmp_path / "b")
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
-    (bill,) = (json.loads(data) for name, data in first.items() if name.endswith(".cdx.json"))
+    (text,) = (data.decode() for name, data in first.items() if name.endswith(".cdx.json"))
+    check = JsonStrictValidator(SchemaVersion.V1_6).validate_str
+    assert check(text) is None
+    assert check(text.replace('"type": "library"', '"type": "libary"', 1)) is not None, "the check checks"
+    bill = json.loads(text)
     assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "sojourn")
     names = {part["name"] for part in bill["components"]}
     assert names >= {"numpy", "numba", "cbor2", "fastapi", "sqlalchemy"}
