@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
 
+from command_line import sojourn
 from sojourn.cli.main import app
 from sojourn.cli.mplane.planning import StrategyName
 from sojourn.core.errors import UsageError
 from sojourn.mplane.planning.upgrades import Strategy
 
-SOJOURN = [sys.executable, "-m", "sojourn.cli.main", "mplane"]
 STAR = "source,target,weight\nhub,a,1\nhub,b,1\nhub,c,1\n"
-
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [*SOJOURN, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture
@@ -33,7 +26,7 @@ def star(tmp_path: Path) -> Path:
 
 def test_the_plan_as_json_has_the_promised_shape(shared_data: Path) -> None:
     sprint = shared_data / "topologies" / "rocketfuel" / "1239.weights.intra"
-    result = run("upgrade", sprint, "--count", 50, "--format", "json")
+    result = sojourn("mplane", "upgrade", sprint, "--count", 50, "--format", "json")
     assert (result.returncode, result.stderr) == (0, "")
     answer = json.loads(result.stdout)
     assert (answer["nodes"], answer["links"], answer["paths"]) == (315, 1944, 207_138)
@@ -48,7 +41,9 @@ def test_the_plan_as_json_has_the_promised_shape(shared_data: Path) -> None:
 
 @pytest.mark.parametrize("strategy", list(Strategy))
 def test_the_hub_of_a_star_is_what_to_upgrade(star: Path, strategy: Strategy) -> None:
-    result = run("upgrade", star, "--undirected", "--count", 1, "--strategy", strategy, "--format", "json", "--seed", 3)
+    result = sojourn(
+        "mplane", "upgrade", star, "--undirected", "--count", 1, "--strategy", strategy, "--format", "json", "--seed", 3
+    )
     first, last = json.loads(result.stdout)["steps"]
     assert first["probe_hop_count"] == 6 + 6 * 2
     if strategy is not Strategy.RANDOM:
@@ -61,7 +56,7 @@ def test_the_command_knows_every_strategy() -> None:
 
 
 def test_the_table_and_what_it_does_not_show(star: Path, tmp_path: Path) -> None:
-    result = run("upgrade", star, "--count", 3, "--plot", tmp_path / "plan.svg")
+    result = sojourn("mplane", "upgrade", star, "--count", 3, "--plot", tmp_path / "plan.svg")
     assert result.returncode == 0
     assert "probe hop count" in result.stdout
     assert "9 ordered pairs of routers have no path and are left out, such as a to hub; no link is" in result.stderr
@@ -71,7 +66,7 @@ def test_the_table_and_what_it_does_not_show(star: Path, tmp_path: Path) -> None
 
 
 def test_m_sets_are_listed_for_every_node(star: Path) -> None:
-    result = run("msets", star, "--undirected", "--upgraded", "hub", "--format", "json")
+    result = sojourn("mplane", "msets", star, "--undirected", "--upgraded", "hub", "--format", "json")
     answer = json.loads(result.stdout)
     assert {node["node"]: node["kind"] for node in answer["msets"]} == {
         "hub": "m-router",
@@ -81,7 +76,7 @@ def test_m_sets_are_listed_for_every_node(star: Path) -> None:
     }
     monitors = {node["node"]: [seen["node"] for seen in node["monitors"]] for node in answer["msets"]}
     assert monitors == {"hub": ["a", "b", "c"], "a": ["hub"], "b": ["hub"], "c": ["hub"]}
-    table = run("msets", star, "--undirected").stdout
+    table = sojourn("mplane", "msets", star, "--undirected").stdout
     assert "hub, b, c" in table
 
 
@@ -89,16 +84,16 @@ def test_a_failed_link_shows_what_is_held(tmp_path: Path) -> None:
     """A ring of four with a and b upgraded: without c–d, c reaches d only past b."""
     (tmp_path / "ring.csv").write_text("source,target,weight\na,b,1\nb,c,1\nc,d,1\nd,a,1\n")
     arguments = ("msets", tmp_path / "ring.csv", "--undirected", "--upgraded", "a,b", "--failed", "c,d")
-    rows = {row["node"]: row for row in json.loads(run(*arguments, "--format", "json").stdout)["msets"]}
+    rows = {row["node"]: row for row in json.loads(sojourn("mplane", *arguments, "--format", "json").stdout)["msets"]}
     assert [seen["node"] for seen in rows["c"]["monitors"]] == ["b"]
     assert rows["c"]["held"] == ["d", "a"]
-    assert "held for the hold time" in run(*arguments).stdout
+    assert "held for the hold time" in sojourn("mplane", *arguments).stdout
 
 
 def test_names_with_commas_can_be_listed(shared_data: Path) -> None:
     sprint = shared_data / "topologies" / "rocketfuel" / "1239.weights.intra"
     named = "San+Jose,+CA4062,Tacoma,+WA3251"
-    result = run("msets", sprint, "--upgraded", named, "--upgraded", "Relay,+MD4110", "--format", "json")
+    result = sojourn("mplane", "msets", sprint, "--upgraded", named, "--upgraded", "Relay,+MD4110", "--format", "json")
     routers = {node["node"] for node in json.loads(result.stdout)["msets"] if node["kind"] == "m-router"}
     assert routers == {"San+Jose,+CA4062", "Tacoma,+WA3251", "Relay,+MD4110"}
 
@@ -126,8 +121,7 @@ def test_names_with_commas_can_be_listed(shared_data: Path) -> None:
 )
 def test_bad_input_is_one_kind_line(star: Path, arguments: list[str], code: int, said: str) -> None:
     (star.parent / "bad.csv").write_text("source,target,weight\na,b,1\nb,a,-1\n")
-    command = [*SOJOURN, *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=star.parent)
+    result = sojourn("mplane", *arguments, cwd=star.parent)
     assert (result.returncode, result.stdout) == (code, "")
     assert said in result.stderr
     assert "Traceback" not in result.stderr
@@ -136,25 +130,25 @@ def test_bad_input_is_one_kind_line(star: Path, arguments: list[str], code: int,
 def test_routers_are_left_out_or_come_first_and_traffic_decides(star: Path) -> None:
     (star.parent / "t.csv").write_text("from,to,weight\na,b,3\nb,a,1\na,hub,5\n")
     limited = ("upgrade", star, "--undirected", "--count", 2, "--exclude", "c", "--must", "b", "--traffic")
-    result = run(*limited, star.parent / "t.csv", "--format", "json")
+    result = sojourn("mplane", *limited, star.parent / "t.csv", "--format", "json")
     answer = json.loads(result.stdout)
     assert (answer["cannot"], answer["must"], answer["upgraded"]) == (["c"], ["b"], ["b", "hub"])
     assert [step["traffic_hops"] for step in answer["steps"]] == [13, 13, 5]
-    table = run(*limited, star.parent / "t.csv").stdout.splitlines()
+    table = sojourn("mplane", *limited, star.parent / "t.csv").stdout.splitlines()
     assert table[0].endswith("traffic hops  of traffic")
     assert table[-1].split()[-2:] == ["5", "38.46%"]
 
 
 def test_traffic_without_a_path_is_left_out_and_told(star: Path) -> None:
     (star.parent / "t.csv").write_text("from,to,weight\na,b,3\nhub,a,1\n")
-    result = run("upgrade", star, "--count", 1, "--traffic", star.parent / "t.csv")
+    result = sojourn("mplane", "upgrade", star, "--count", 1, "--traffic", star.parent / "t.csv")
     assert result.returncode == 0
     assert "1 pair with traffic and no path, such as a to b, left out" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["upgrade", "msets"])
 def test_help_shows_an_example(command: str) -> None:
-    assert f"sojourn mplane {command}" in run(command, "--help").stdout
+    assert f"sojourn mplane {command}" in sojourn("mplane", command, "--help").stdout
 
 
 @pytest.mark.parametrize(
@@ -178,6 +172,6 @@ def test_live_sources_that_cannot_be_are_refused(star: Path, arguments: list[str
 
 
 def test_a_hold_time_of_more_than_a_day_is_refused() -> None:
-    result = run("msets", "frr:", "--watch", "--hold", "25h")
+    result = sojourn("mplane", "msets", "frr:", "--watch", "--hold", "25h")
     assert result.returncode == 2
     assert "a hold time of 90000000000000 ns" in result.stderr

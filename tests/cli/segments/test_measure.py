@@ -7,22 +7,18 @@ import gzip
 import json
 import struct
 import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-SOJOURN = [sys.executable, "-m", "sojourn.cli.main"]
+from command_line import SOJOURN, sojourn
+
 SENDERS_NET = ["src", "net", "10.81.0.0/16"]
 
 
-def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SOJOURN, *arguments], capture_output=True, text=True, timeout=300, check=False, cwd=cwd)
-
-
 def answer(*arguments: str) -> dict:
-    result = run(*arguments, "--format", "json")
+    result = sojourn(*arguments, "--format", "json")
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
@@ -130,7 +126,7 @@ def test_the_default_answers_every_large_flow_and_says_how_well(captures) -> Non
     assert truth["grand_mean_error"] == pytest.approx(0.0096, abs=0.0002)
     assert all(row["lost"] == row["true_lost"] for row in result["flows"])
     assert {row["method"] for row in result["flows"]} <= {"lds joint", "lds", "sample", "prior only"}
-    table = run("measure", *captures, "--memory", "128KB", "--truth", "--limit", "1").stdout
+    table = sojourn("measure", *captures, "--memory", "128KB", "--truth", "--limit", "1").stdout
     assert "for answering the grand mean" in table
 
 
@@ -138,9 +134,9 @@ def test_epochs_without_keys_are_decoded_flow_by_flow_and_say_what_joint_decodin
     files = []
     for name, capture in zip(("in", "out"), captures, strict=True):
         files.append(str(tmp_path / f"{name}.epochs"))
-        run("record", capture, "--sketch", "lds", "--flows", "50", "--no-keys", "-w", files[-1], *SENDERS_NET)
+        sojourn("record", capture, "--sketch", "lds", "--flows", "50", "--no-keys", "-w", files[-1], *SENDERS_NET)
     flow = "10.81.0.2:44244 > 10.82.0.2:5202 udp"
-    result = run("estimate", *files, "--flow", flow, "--format", "json")
+    result = sojourn("estimate", *files, "--flow", flow, "--format", "json")
     assert "joint decoding needs the keys of all flows" in result.stderr
     assert {row["method"] for row in json.loads(result.stdout)["flows"]} <= {"lds", None}
 
@@ -206,7 +202,7 @@ def test_two_steps_give_what_one_gives(captures, exact, tmp_path: Path) -> None:
     files = []
     for name, capture in zip(("in", "out"), captures, strict=True):
         path = str(tmp_path / f"{name}.epochs")
-        result = run("record", capture, "--loss", "0.2", "--flows", "50", "-w", path, *SENDERS_NET)
+        result = sojourn("record", capture, "--loss", "0.2", "--flows", "50", "-w", path, *SENDERS_NET)
         assert result.returncode == 0, result.stderr
         files.append(path)
     result = answer("estimate", *files)
@@ -227,9 +223,9 @@ def test_recording_both_directions_is_noticed(captures, tmp_path: Path) -> None:
     files = []
     for name, capture in zip(("in", "out"), captures, strict=True):
         path = str(tmp_path / f"{name}.epochs")
-        run("record", capture, "--sketch", "lds", "-p", "spread=1", "-p", "shares=1", "-w", path, "port", "5201")
+        sojourn("record", capture, "--sketch", "lds", "-p", "spread=1", "-p", "shares=1", "-w", path, "port", "5201")
         files.append(path)
-    result = run("estimate", *files)
+    result = sojourn("estimate", *files)
     assert result.returncode == 0
     assert "packets sent" in result.stdout
 
@@ -238,10 +234,10 @@ def test_colate_decoded_flow_by_flow_needs_sizes(captures, tmp_path: Path) -> No
     files = []
     for name, capture in zip(("in", "out"), captures, strict=True):
         path = str(tmp_path / f"{name}.epochs")
-        run("record", capture, "--sketch", "colate", "--flows", "50", "-w", path, *SENDERS_NET)
+        sojourn("record", capture, "--sketch", "colate", "--flows", "50", "-w", path, *SENDERS_NET)
         files.append(path)
     table = tmp_path / "flows.json"
-    run("flows", captures[0], "--format", "json", "-w", str(table))
+    sojourn("flows", captures[0], "--format", "json", "-w", str(table))
     answered = [r for r in answer("estimate", *files, "--sizes", str(table))["flows"] if r["mean_ns"] is not None]
     assert len(answered) >= 10
     without = answer("estimate", *files, "--method", "literal")["flows"]
@@ -284,7 +280,7 @@ def test_mistakes_are_one_line_without_a_traceback(captures, tmp_path, arguments
     empty.touch()
     other = Path(captures[0]).parents[1] / "captures" / "zeek-http-ns.pcap"
     words = {"IN": captures[0], "OUT": captures[1], "EMPTY": str(empty), "OTHER": str(other), "SCRIPT": __file__}
-    result = run(*(words.get(argument, argument) for argument in arguments), cwd=tmp_path)
+    result = sojourn(*(words.get(argument, argument) for argument in arguments), cwd=tmp_path)
     assert result.returncode == code
     assert message in result.stderr
     assert "Traceback" not in result.stderr
@@ -294,7 +290,7 @@ def test_mistakes_are_one_line_without_a_traceback(captures, tmp_path, arguments
 def test_files_in_every_format(captures, tmp_path: Path) -> None:
     for ending in ("json", "jsonl", "csv", "parquet"):
         path = tmp_path / f"flows.{ending}"
-        assert run("measure", *captures, "-w", str(path)).returncode == 0
+        assert sojourn("measure", *captures, "-w", str(path)).returncode == 0
         assert path.stat().st_size > 500
 
 
@@ -302,11 +298,11 @@ def test_a_damaged_capture_gives_what_precedes_the_damage_and_strict_fails(captu
     whole = gzip.decompress(Path(captures[1]).read_bytes())
     cut = tmp_path / "cut.pcap"
     cut.write_bytes(whole[: len(whole) // 2])
-    result = run("measure", captures[0], str(cut), "--sketch", "exact", "--format", "json")
+    result = sojourn("measure", captures[0], str(cut), "--sketch", "exact", "--format", "json")
     assert result.returncode == 0
     assert "warning" in result.stderr
     assert json.loads(result.stdout)["aggregate"]["received"] > 10_000
-    assert run("measure", captures[0], str(cut), "--strict").returncode == 1
+    assert sojourn("measure", captures[0], str(cut), "--strict").returncode == 1
 
 
 def rewritten(path: str, target: Path, change) -> str:
@@ -352,7 +348,7 @@ def doubled(captures, tmp_path_factory) -> tuple[str, str]:
 
 @pytest.mark.parametrize("sketch", ["auto", "lds", "lda", "exact"])
 def test_copies_in_captures_are_named_and_change_no_loss(doubled, exact, sketch: str) -> None:
-    result = run("measure", *doubled, "--sketch", sketch, "--format", "json")
+    result = sojourn("measure", *doubled, "--sketch", sketch, "--format", "json")
     assert "are copies of other packets" in result.stderr
     told = json.loads(result.stdout)
     for name in ("sent", "received", "lost"):
@@ -368,9 +364,9 @@ def test_copies_in_epochs_leave_bounds_of_the_loss_and_no_negative_number(double
     files = []
     for name, capture in zip(("in", "out"), doubled, strict=True):
         path = str(tmp_path / f"{name}.epochs")
-        run("record", capture, "--sketch", "lds", "--flows", "50", "-w", path, *SENDERS_NET)
+        sojourn("record", capture, "--sketch", "lds", "--flows", "50", "-w", path, *SENDERS_NET)
         files.append(path)
-    result = run("estimate", *files, "--format", "json")
+    result = sojourn("estimate", *files, "--format", "json")
     assert "packets arrived that were not sent, or arrived twice" in result.stderr
     told = json.loads(result.stdout)
     assert told["aggregate"]["lost"] is None
@@ -378,7 +374,7 @@ def test_copies_in_epochs_leave_bounds_of_the_loss_and_no_negative_number(double
     sent = told["aggregate"]["sent"] - exact["aggregate"]["sent"]
     assert 0 < told["aggregate"]["lost_low"] <= exact["aggregate"]["lost"] + sent
     assert all(row["lost"] is None or row["lost"] >= 0 for row in told["flows"])
-    assert "at least" in run("estimate", *files).stdout
+    assert "at least" in sojourn("estimate", *files).stdout
 
 
 def test_packets_put_together_by_offloading_are_no_loss(captures, tmp_path: Path) -> None:
@@ -402,7 +398,7 @@ def test_packets_put_together_by_offloading_are_no_loss(captures, tmp_path: Path
 
     merged = rewritten(captures[0], tmp_path / "merged.pcap", together)
     for sketch in ("exact", "auto"):
-        result = run("measure", merged, captures[1], "--sketch", sketch, "--format", "json")
+        result = sojourn("measure", merged, captures[1], "--sketch", sketch, "--format", "json")
         assert "put together or taken apart by offloading" in result.stderr
         assert "gro off" in result.stderr
         told = json.loads(result.stdout)
@@ -416,10 +412,10 @@ def test_packets_put_together_by_offloading_are_no_loss(captures, tmp_path: Path
 
 
 def test_tables_call_exact_what_is_exact_and_show_other_intervals_with_enough_digits(captures) -> None:
-    lines = run("measure", *captures, "--limit", "3").stdout.splitlines()
+    lines = sojourn("measure", *captures, "--limit", "3").stdout.splitlines()
     assert "mean delay 24.3 ms, exact" in lines[2]
     assert all(line.split().count("exact") == 2 for line in lines[6:])
-    lines = run("measure", *captures, "--sketch", "lda").stdout.splitlines()
+    lines = sojourn("measure", *captures, "--sketch", "lda").stdout.splitlines()
     low, high = lines[2].split("95 %")[1].split(",")[0].split("…")
     assert "exact" not in lines[2]
     assert low.strip() != high.strip()
@@ -443,7 +439,7 @@ def test_flows_without_a_delay_are_last_and_have_their_counts(captures, exact) -
 def test_epochs_and_captures_come_from_pipes(captures, tmp_path: Path) -> None:
     files = [str(tmp_path / name) for name in ("in.epochs", "out.epochs")]
     for capture, file in zip(captures, files, strict=True):
-        assert run("record", capture, "--memory", "64KB", "-w", file, *SENDERS_NET).returncode == 0
+        assert sojourn("record", capture, "--memory", "64KB", "-w", file, *SENDERS_NET).returncode == 0
     with open(files[0], "rb") as stdin:
         command = [*SOJOURN, "estimate", "-", files[1], "--format", "json"]
         piped = subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=True)
@@ -466,7 +462,7 @@ def test_a_pipe_that_is_no_capture_is_not_kept() -> None:
 
 def test_a_histogram_has_every_received_packet_of_every_flow(captures, exact, tmp_path: Path) -> None:
     path = tmp_path / "delays.csv"
-    run("measure", *captures, "--histogram", str(path))
+    sojourn("measure", *captures, "--histogram", str(path))
     rows = list(csv.DictReader(path.open()))
     received: dict[str, int] = {}
     for row in rows:
@@ -477,6 +473,6 @@ def test_a_histogram_has_every_received_packet_of_every_flow(captures, exact, tm
 
 
 def test_a_histogram_of_a_sketch_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    ended = run("measure", "nowhere", "nowhere", "--sketch", "lds", "--histogram", str(tmp_path / "delays.csv"))
+    ended = sojourn("measure", "nowhere", "nowhere", "--sketch", "lds", "--histogram", str(tmp_path / "delays.csv"))
     assert ended.returncode == 2
     assert "use --sketch exact" in ended.stderr

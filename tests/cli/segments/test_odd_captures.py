@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from command_line import sojourn
 from odd_captures import PACKETS, SECOND_NS, START_NS, shifted, two_points, write
 
-SOJOURN = [sys.executable, "-m", "sojourn.cli.main"]
 HOURS = 7200 * SECOND_NS
 SKETCHES = ("auto", "lds", "lda", "colate", "sample")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SOJOURN, *arguments], capture_output=True, text=True, timeout=300, check=False)
-
-
 def answer(*arguments: str) -> dict:
-    result = run(*arguments, "--format", "json")
+    result = sojourn(*arguments, "--format", "json")
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
 
@@ -77,7 +71,7 @@ def test_epochs_of_clocks_hours_apart_do_not_wrap(one_way, sketch: str) -> None:
     files = []
     for capture in one_way:
         files.append(f"{capture}.epochs")
-        assert run("record", capture, "--sketch", sketch, "--interval", "1s", "-w", files[-1]).returncode == 0
+        assert sojourn("record", capture, "--sketch", sketch, "--interval", "1s", "-w", files[-1]).returncode == 0
     result = answer("estimate", files[0], files[2])
     assert_same_but_for(HOURS, result, answer("estimate", *files[:2]))
     assert any("--clock offset=7200s" in warning for warning in result["warnings"])
@@ -129,12 +123,12 @@ def test_packets_that_are_cut_shorter_later_on_make_the_identity_shorter(tmp_pat
 def test_identities_that_disagree_are_refused_before_a_number_is_printed(tmp_path) -> None:
     sender, receiver = two_points()
     rewritten = [replace(packet, serial=packet.serial + 10**6) for packet in receiver]
-    result = run("measure", write(tmp_path / "in.pcap", sender), write(tmp_path / "out.pcap", rewritten))
+    result = sojourn("measure", write(tmp_path / "in.pcap", sender), write(tmp_path / "out.pcap", rewritten))
     assert result.returncode == 1
     assert not result.stdout
     assert "have the same identity at both" in result.stderr
     large = [replace(packet, payload=20_000) for packet in receiver]
-    result = run("measure", write(tmp_path / "in.pcap", sender), write(tmp_path / "out.pcap", large))
+    result = sojourn("measure", write(tmp_path / "in.pcap", sender), write(tmp_path / "out.pcap", large))
     assert result.returncode == 1
     assert "put together by offloading" in result.stderr
 
@@ -142,7 +136,7 @@ def test_identities_that_disagree_are_refused_before_a_number_is_printed(tmp_pat
 def test_translated_addresses_are_refused_with_what_to_do(tmp_path) -> None:
     sender, receiver = two_points(both_ways=False)
     translated = [replace(packet, source="192.0.2.7") for packet in receiver]
-    result = run("measure", write(tmp_path / "in.pcap", sender), write(tmp_path / "out.pcap", translated))
+    result = sojourn("measure", write(tmp_path / "in.pcap", sender), write(tmp_path / "out.pcap", translated))
     assert result.returncode == 1
     assert "no flow was seen at both" in result.stderr
     assert "--identity payload" in result.stderr
@@ -154,7 +148,7 @@ def test_the_first_line_names_the_direction_and_what_travels_the_other_way(tmp_p
     back = sum(not packet.forward for packet in receiver)
     ahead = sum(packet.forward for packet in sender)
     pair = write(tmp_path / "in.pcap", sender), write(tmp_path / "out.pcap", receiver)
-    table = run("measure", *pair)
+    table = sojourn("measure", *pair)
     assert table.stdout.splitlines()[0].startswith(f"{pair[0]} → {pair[1]}; {back:,} packets travel the other way")
     assert "warning" not in table.stderr
     swapped = answer("measure", *reversed(pair))
@@ -166,21 +160,21 @@ def test_the_first_line_names_the_direction_and_what_travels_the_other_way(tmp_p
 def test_captures_between_which_nothing_travels_as_asked_are_refused(tmp_path) -> None:
     sender, receiver = two_points(both_ways=False)
     pair = write(tmp_path / "in.pcap", sender), write(tmp_path / "out.pcap", receiver)
-    result = run("measure", *reversed(pair))
+    result = sojourn("measure", *reversed(pair))
     assert (result.returncode, result.stdout) == (1, "")
     assert "nothing travels from" in result.stderr
-    assert run("measure", *reversed(pair), "--reverse").returncode == 0
+    assert sojourn("measure", *reversed(pair), "--reverse").returncode == 0
 
 
 def test_one_capture_twice_is_refused(tmp_path) -> None:
     path = write(tmp_path / "in.pcap", two_points()[0])
     for arguments in ((path, path), (path, path, "--sketch", "exact")):
-        result = run("measure", *arguments)
+        result = sojourn("measure", *arguments)
         assert (result.returncode, result.stdout) == (1, "")
         assert "one capture twice" in result.stderr
     epochs = str(tmp_path / "in.epochs")
-    run("record", path, "-w", epochs)
-    result = run("estimate", epochs, epochs)
+    sojourn("record", path, "-w", epochs)
+    result = sojourn("estimate", epochs, epochs)
     assert result.returncode == 1
     assert "one capture twice" in result.stderr
 
@@ -190,7 +184,7 @@ def test_captures_of_different_times_are_refused_and_both_times_named(tmp_path) 
     middle = START_NS + PACKETS * 1_000_000
     early = write(tmp_path / "early.pcap", [packet for packet in sender if packet.time_ns < middle])
     late = write(tmp_path / "late.pcap", [packet for packet in receiver if packet.time_ns > middle + SECOND_NS // 10])
-    result = run("measure", early, late)
+    result = sojourn("measure", early, late)
     assert (result.returncode, result.stdout) == (1, "")
     assert "do not overlap in time" in result.stderr
     assert "from 2023-11-14 22:13:20" in result.stderr
@@ -198,8 +192,8 @@ def test_captures_of_different_times_are_refused_and_both_times_named(tmp_path) 
     files = []
     for capture in (early, late):
         files.append(f"{capture}.epochs")
-        run("record", capture, "-w", files[-1])
-    result = run("estimate", *files)
+        sojourn("record", capture, "-w", files[-1])
+    result = sojourn("estimate", *files)
     assert result.returncode == 1
     assert "do not overlap in time" in result.stderr
 
@@ -216,8 +210,8 @@ def test_epochs_that_arrive_before_they_are_sent_are_refused(one_way) -> None:
     files = []
     for capture in one_way[:2]:
         files.append(f"{capture}.epochs")
-        run("record", capture, "-w", files[-1])
-    result = run("estimate", *reversed(files))
+        sojourn("record", capture, "-w", files[-1])
+    result = sojourn("estimate", *reversed(files))
     assert (result.returncode, result.stdout) == (1, "")
     assert "before they are sent" in result.stderr
 
@@ -228,9 +222,9 @@ def test_recorded_identities_that_disagree_are_refused(tmp_path) -> None:
     files = []
     for capture in pair:
         files.append(f"{capture}.epochs")
-        recorded = run("record", capture, "-w", files[-1])
+        recorded = sojourn("record", capture, "-w", files[-1])
     assert "record both points with --identity-bytes 46" in recorded.stderr
-    result = run("estimate", *files)
+    result = sojourn("estimate", *files)
     assert (result.returncode, result.stdout) == (1, "")
     assert "identities differ" in result.stderr
 

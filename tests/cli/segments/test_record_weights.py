@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from command_line import sojourn
 from sojourn.core.errors import UsageError
 from sojourn.segments.heavy import parse_threshold
 from sojourn.sketches.lds import Lds, LdsParameters
 
 FLOW = "10.81.0.2:44244 > 10.82.0.2:5202 udp"
 POLICY = '[[rule]]\nsource = "10.81.0.0/16"\nport = 5202\nprotocol = "udp"\nweight = 25\n'
-
-
-def sojourn(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sojourn.cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
