@@ -91,6 +91,15 @@ def test_after_warm_up_no_command_has_anything_to_compile(folder: Path) -> None:
     assert kept_in(everything) == kept
 
 
+@pytest.mark.long
+def test_after_warm_up_questions_about_arrays_of_any_size_have_nothing_to_compile(folder: Path) -> None:
+    """They have 30 s, and little memory to compile in; large arrays have kernels of their own."""
+    asked = folder / "asked"
+    assert sojourn("warm-up", "query", cache=asked, folder=folder).returncode == 0
+    kept = " ".join(kept_in(asked))
+    assert all(f"whitening.{name}" in kept for name in ("_substitute", "_take_private", "_factorise", "_fold"))
+
+
 def test_where_nothing_can_be_kept_warm_up_says_what_to_set(folder: Path) -> None:
     found = sojourn("warm-up", cache=Path("/proc/none"), folder=folder)
     assert found.returncode == 1
