@@ -15,6 +15,9 @@ SHOWN = {
     "colate-accuracy": ("colate", "accuracy", "accuracy-median"),
     "sprint-upgrades": ("mplane", "sprint", "sprint-probe-hop-count"),
     "domo-window": ("domo", "window_ratio", ""),
+    "iotm-buckets": ("iotm", "buckets_in_array", ""),
+    "joint-by-size": ("lds", "accuracy_by_flow_size", "accuracy_by_size"),
+    "colate-guarantee": ("colate", "guarantee", "guarantee"),
 }
 
 
@@ -34,6 +37,7 @@ def show(name: str) -> None:
                 place.set(**{f"{axis}scale": "log"})
         first = axes[0] if len(panels) > 1 else axes
         first.set(ylabel=figure.y_label)
-        first.legend(fontsize=7)
+        handles, names = first.get_legend_handles_labels()
+        first.figure.legend(handles, names, fontsize=7, loc="outside lower center", ncols=len(names))
 
     draw(name, paint, panels=len(panels), height=3.2)
