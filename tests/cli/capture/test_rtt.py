@@ -14,6 +14,7 @@ import pytest
 from packet_builders import Packet, PcapLayout, ethernet, ipv4, udp
 from typer.testing import CliRunner
 
+from command_line import printed
 from sojourn.cli.main import app
 from sojourn.core.errors import SojournError
 
@@ -26,14 +27,8 @@ def capture(shared_data: Path) -> str:
     return str(shared_data / "captures" / "pcpp-sll.pcap")
 
 
-def run(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["rtt", *arguments])
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def test_json_summarises_flows_with_the_documented_names(capture: str) -> None:
-    answer = json.loads(run(capture, "--format", "json"))
+    answer = json.loads(printed("rtt", capture, "--format", "json"))
     assert set(answer) == {"summary", "flows", "ignored"}
     assert answer["summary"]["samples"] == sum(flow["samples"] for flow in answer["flows"]) > 100
     assert answer["summary"]["flows"] == len(answer["flows"])
@@ -47,40 +42,40 @@ def test_json_summarises_flows_with_the_documented_names(capture: str) -> None:
 
 def test_samples_read_the_same_in_every_format(capture: str, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
-    lines = [json.loads(line) for line in run(capture, "--samples", "--format", "jsonl").splitlines()]
+    lines = [json.loads(line) for line in printed("rtt", capture, "--samples", "--format", "jsonl").splitlines()]
     assert list(lines[0]) == NAMES
-    assert json.loads(run(capture, "--samples", "--format", "json"))["samples"] == lines
-    rows = list(csv.DictReader(io.StringIO(run(capture, "--samples", "--format", "csv"))))
+    assert json.loads(printed("rtt", capture, "--samples", "--format", "json"))["samples"] == lines
+    rows = list(csv.DictReader(io.StringIO(printed("rtt", capture, "--samples", "--format", "csv"))))
     assert [{name: str(line[name]) for name in NAMES} for line in lines] == rows
     target = tmp_path / "samples.parquet"
-    run(capture, "--samples", "-w", str(target))
+    printed("rtt", capture, "--samples", "-w", str(target))
     assert pq.read_table(target).to_pylist() == lines
-    assert len(run(capture, "--samples").splitlines()) == len(lines)
+    assert len(printed("rtt", capture, "--samples").splitlines()) == len(lines)
 
 
 def test_flows_read_the_same_in_every_format(capture: str, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
-    flows = json.loads(run(capture, "--format", "json"))["flows"]
-    assert [json.loads(line) for line in run(capture, "--format", "jsonl").splitlines()] == flows
-    rows = list(csv.DictReader(io.StringIO(run(capture, "--format", "csv"))))
+    flows = json.loads(printed("rtt", capture, "--format", "json"))["flows"]
+    assert [json.loads(line) for line in printed("rtt", capture, "--format", "jsonl").splitlines()] == flows
+    rows = list(csv.DictReader(io.StringIO(printed("rtt", capture, "--format", "csv"))))
     assert rows == [{name: str(value) for name, value in flow.items()} for flow in flows]
     target = tmp_path / "flows.parquet"
-    run(capture, "-w", str(target))
+    printed("rtt", capture, "-w", str(target))
     assert pq.read_table(target).to_pylist() == flows
-    table = run(capture)
+    table = printed("rtt", capture)
     assert [line.split()[0] for line in table.splitlines()[1:]] == [flow["src_ip"] for flow in flows]
-    assert len(run(capture, "--limit", "2", "--format", "jsonl").splitlines()) == 2
+    assert len(printed("rtt", capture, "--limit", "2", "--format", "jsonl").splitlines()) == 2
 
 
 def test_the_source_of_a_sample_is_the_host_that_answered(capture: str) -> None:
     """A server a few ms away, seen at the client: the long times are the server's."""
-    flows = json.loads(run(capture, "--format", "json", "--kind", "handshake"))["flows"]
+    flows = json.loads(printed("rtt", capture, "--format", "json", "--kind", "handshake"))["flows"]
     by_port = {flow["src_port"] == 80: flow["mean_ns"] for flow in flows}
     assert by_port[True] > 10 * by_port[False]
 
 
 def test_kinds_can_be_chosen(capture: str) -> None:
-    answer = json.loads(run(capture, "--format", "json", "--kind", "seq", "--kind", "handshake"))
+    answer = json.loads(printed("rtt", capture, "--format", "json", "--kind", "seq", "--kind", "handshake"))
     assert {flow["kind"] for flow in answer["flows"]} == {"seq", "handshake"}
 
 
@@ -92,7 +87,7 @@ def test_verbose_tells_what_was_left_out(shared_data: Path) -> None:
 
 def test_every_capture_is_read_without_a_failure(shared_data: Path) -> None:
     for path in sorted((shared_data / "captures").iterdir()):
-        answer = json.loads(run(str(path), "--format", "json"))
+        answer = json.loads(printed("rtt", str(path), "--format", "json"))
         assert answer["summary"]["packets"] > 0, path
         assert all(count > 0 for count in answer["ignored"].values())
 
@@ -137,8 +132,8 @@ def test_ports_of_dns_and_quic_are_options(tmp_path: Path) -> None:
     answered = ethernet(ipv4(udp(messages[1], *ends[1]), source="10.0.0.2", destination="10.0.0.1"))
     path = tmp_path / "dns.pcap"
     path.write_bytes(PcapLayout().write([Packet(asked, 10**18), Packet(answered, 10**18 + 5000)]))
-    assert json.loads(run(str(path), "--format", "json"))["flows"] == []
-    (flow,) = json.loads(run(str(path), "--dns-port", "5300", "--format", "json"))["flows"]
+    assert json.loads(printed("rtt", str(path), "--format", "json"))["flows"] == []
+    (flow,) = json.loads(printed("rtt", str(path), "--dns-port", "5300", "--format", "json"))["flows"]
     assert (flow["kind"], flow["src_port"], flow["min_rtt"]) == ("dns", 5300, 5000)
     wrong = CliRunner().invoke(app, ["rtt", str(path), "--quic-port", "53"])
     assert isinstance(wrong.exception, SystemExit | SojournError)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from query_unit import Unit, running_unit
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
+from command_line import invoked
 from objective_worlds import RttNode, flow, gamma
-from sojourn.cli.main import app
 from sojourn.core.errors import ServerError, UsageError
 from waiting import eventually
 
@@ -23,10 +23,7 @@ def unit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unit]:
 
 def run(unit: Unit, *words: str, who: str = "admin") -> Result:
     environment = {"SOJOURN_SERVER": unit.url, "SOJOURN_TOKEN": unit.tokens[who], "COLUMNS": "200"}
-    result = CliRunner().invoke(app, list(words), env=environment)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+    return invoked(*words, env=environment)
 
 
 def test_an_objective_lives_from_add_to_remove_and_shows_its_violation(unit: Unit) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from query_unit import LIMITS, Unit, running_unit
-from typer.testing import CliRunner
 
-from sojourn.cli.main import app
+from command_line import printed
 from sojourn.core.errors import InputError, UsageError
 from sojourn.core.keys import key_id, parse_key
 from sojourn.core.pseudonyms.mapping import Pseudonyms
@@ -21,15 +20,6 @@ from sojourn.store.epochs import StreamRecord
 
 WIDE = BucketArrayParameters(buckets=64, per_instance=3, bits=24, count_bits=16)
 VALUES = {"mosquitto[812]": 3, "sshd[7]": 4, "10.0.0.7:40112 > 10.0.0.2:1883 tcp": 5, "modules": 6}
-
-
-def run(*arguments: str | Path) -> str:
-    """What a command prints; raises what it raises."""
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.fixture
@@ -61,33 +51,33 @@ def unit(tmp_path: Path, key: Path) -> Iterator[Unit]:
 
 def asked(unit: Unit, *options: str | Path) -> list[dict]:
     about = ("query", "--metric", "disk_io", "--node", "alpha", "--from", "0", "--stored", "--format", "json")
-    answer = json.loads(run(*about, "--server", unit.url, "--token", unit.tokens["viewer"], *options))
+    answer = json.loads(printed(*about, "--server", unit.url, "--token", unit.tokens["viewer"], *options))
     return answer if isinstance(answer, list) else [answer]
 
 
 def test_words_go_there_and_back(key: Path, tmp_path: Path) -> None:
     words = ["10.0.0.7", "10.0.0.0/24", "::1", "mosquitto", "mosquitto[*]", "10.0.0.7:1 > 10.0.0.2:1883 tcp", "10.0.*"]
-    hidden = run("pseudonym", "of", "--pseudonyms", key, *words).splitlines()
+    hidden = printed("pseudonym", "of", "--pseudonyms", key, *words).splitlines()
     assert len(hidden) == len(words)
     assert not set(hidden) & set(words)
     (tmp_path / "names").write_text("sshd\n mosquitto \n\n")
-    shown = run("pseudonym", "reveal", "--pseudonyms", key, "--names", tmp_path / "names", *hidden)
+    shown = printed("pseudonym", "reveal", "--pseudonyms", key, "--names", tmp_path / "names", *hidden)
     assert shown.splitlines() == words
-    without = run("pseudonym", "reveal", "--pseudonyms", key, *hidden).splitlines()
+    without = printed("pseudonym", "reveal", "--pseudonyms", key, *hidden).splitlines()
     assert [word for word, clear in zip(hidden, without, strict=True) if word == clear] == hidden[3:5]
 
 
 def test_a_key_is_made_once_and_told_apart(tmp_path: Path) -> None:
-    prints = {run("pseudonym", "key", "-w", tmp_path / name).strip() for name in ("one", "other")}
+    prints = {printed("pseudonym", "key", "-w", tmp_path / name).strip() for name in ("one", "other")}
     assert prints == {Pseudonyms.of_file(tmp_path / name).fingerprint for name in ("one", "other")}
     assert len(prints) == 2
 
 
 def test_a_key_is_not_overwritten_and_parts_of_names_are_refused(key: Path) -> None:
     with pytest.raises(UsageError, match="there is a file already"):
-        run("pseudonym", "key", "-w", key)
+        printed("pseudonym", "key", "-w", key)
     with pytest.raises(UsageError, match="only whole ones"):
-        run("pseudonym", "of", "--pseudonyms", key, "mosq*")
+        printed("pseudonym", "of", "--pseudonyms", key, "mosq*")
 
 
 def test_who_has_the_key_asks_and_is_answered_in_clear(unit: Unit, key: Path, tmp_path: Path) -> None:
@@ -123,5 +113,5 @@ def test_a_nodes_own_spool_is_asked_in_the_same_way(key: Path, tmp_path: Path) -
     spool.put(recorded(key))
     spool.close()
     about = ("query", "--metric", "disk_io", "--spool", tmp_path / "spool", "--from", "0", "--format", "json")
-    answer = json.loads(run(*about, "--instance", "sshd[7]", "--pseudonyms", key))
+    answer = json.loads(printed(*about, "--instance", "sshd[7]", "--pseudonyms", key))
     assert (answer["instance"], answer["value"]) == ("sshd[7]", pytest.approx(4, abs=0.1))

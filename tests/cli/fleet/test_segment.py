@@ -11,6 +11,7 @@ from query_unit import Unit, running_unit
 from tests.segments.fleet.ledgers.test_ledger_ranges import world_of
 from typer.testing import CliRunner, Result
 
+from command_line import invoked
 from sojourn.cli.main import app
 from sojourn.client.query_unit import Client
 from sojourn.core.errors import InputError, ServerError, UsageError
@@ -28,10 +29,7 @@ def run(unit: Unit, *words: str, who: str = "admin") -> Result:
 
 def command(unit: Unit, *words: str, who: str = "admin") -> Result:
     environment = {"SOJOURN_SERVER": unit.url, "SOJOURN_TOKEN": unit.tokens[who]}
-    result = CliRunner().invoke(app, words, env=environment)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
+    return invoked(*words, env=environment)
 
 
 def test_a_segment_lives_from_create_to_remove(unit: Unit) -> None:

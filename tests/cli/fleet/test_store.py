@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 from query_unit import make_epoch, running_unit
-from typer.testing import CliRunner
 
-from sojourn.cli.main import app
-from sojourn.core.errors import SojournError, StoreError, UsageError
+from command_line import invoked
+from sojourn.core.errors import StoreError, UsageError
 from sojourn.store.epochs import open_store
 from sojourn.store.migrations.upgrading import HEAD
 
@@ -19,9 +18,7 @@ EARLIER = Path(__file__).parents[2] / "store" / "earlier" / "0001.sqlite.sql"
 
 def run(*arguments: str) -> tuple[str, str]:
     """What a command prints and says; raises what it raises."""
-    result = CliRunner().invoke(app, ["store", *arguments])
-    if isinstance(result.exception, SojournError):
-        raise result.exception
+    result = invoked("store", *arguments)
     assert result.exit_code == 0, result.output
     return result.stdout, result.stderr
 

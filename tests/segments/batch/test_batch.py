@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 from pyarrow import parquet
-from typer.testing import CliRunner
 
 import sojourn
 from capture_parts import split_pair
+from command_line import invoked
 from dask_cluster import Cluster, dask_cluster
-from sojourn.cli.main import app
-from sojourn.core.errors import InputError, SojournError, UsageError
+from sojourn.core.errors import InputError, UsageError
 from sojourn.core.processors import at_most, usable_processors
 from sojourn.epochs.wire import read_epochs
 
@@ -34,9 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def run(*arguments: str, exit_code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["batch", *arguments])
-    if isinstance(result.exception, SojournError):
-        raise result.exception
+    result = invoked("batch", *arguments)
     assert result.exit_code == exit_code, result.output
     return result.stdout
 
