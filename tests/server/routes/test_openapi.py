@@ -26,7 +26,7 @@ def described(unit: Unit):
     with unit.client("alpha") as client:
         packets = [{"origin": 1, "seq": k, "path": "1-0", "t0_s": k, "t_sink_s": k + 0.01} for k in range(3)]
         assert client.post("/api/v1/nodes/alpha/collections/field/packets", json=packets).status_code == 200
-    schema = schemathesis.openapi.from_url(f"{unit.url}/openapi.json")
+    schema = schemathesis.openapi.from_url(f"{unit.url}/openapi.json", timeout=PATIENCE_SECONDS)
     return [found.ok() for found in schema.get_all_operations()]
 
 
