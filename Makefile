@@ -63,7 +63,7 @@ PROCESSES := $(shell echo $$(($$(nproc) * 3 / 2)))
 test: $(KERNELS) $(MICROPYTHON)/.installed $(AXE)/.installed system-packages
 	$(MAKE) --no-print-directory -j 2 check $(WARM)
 	$(PYTEST) -n $(PROCESSES) -m "not long and not live"
-	$(PYTEST) -n 2 -m "live and not long"
+	$(PYTEST) -m "live and not long"
 
 test-long: $(KERNELS) system-packages
 	$(PYTEST) -n auto -m "long and not live"

@@ -444,14 +444,6 @@ class Client:
         where = f"{TOPOLOGIES}/{quote(name, safe='')}"
         return self._of_segments("PUT", where, having=("routers", "links"), params=asked, content=path.read_bytes())
 
-    def diagnose(
-        self, topology: str, source: str, target: str, *, from_ns: int, to_ns: int | None = None
-    ) -> dict[str, Any]:
-        """A path of a network that is stored by its segments, and which of them changed it."""
-        asked = {"from_ns": from_ns, "to_ns": to_ns, "source": source, "target": target}
-        where = f"{TOPOLOGIES}/{quote(topology, safe='')}/path"
-        return self._of_segments("POST", where, having=("segments", "diagnosis"), json=asked)
-
 
 MAX_WAITING = 20_000
 BATCH = 500

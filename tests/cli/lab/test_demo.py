@@ -25,7 +25,7 @@ from sojourn.lab.routed.state import FOLDER
 from waiting import PATIENCE_SECONDS, eventually
 
 SOJOURN = [sys.executable, "-m", "sojourn.cli.main"]
-JOBS = {"upgrade", "collection", "processes", "delay", "bottleneck", "diagnosis", "objective"}
+JOBS = {"upgrade", "collection", "processes", "delay", "bottleneck", "objective"}
 NOBODY = 65534
 is_root = os.geteuid() == 0
 live = live_marks("THE DEMO'S LAB IS NOT TESTED: it needs root for network namespaces")
@@ -109,7 +109,6 @@ def check_answers(answers: dict[str, dict[str, Any]], again: Path) -> None:
     assert truth.slow_ns / 3 < bottleneck["value"] < 3 * truth.slow_ns
     assert bottleneck["low"] > delay["high"]
     assert "paris-berlin" in answers["objective"]["answer"]
-    assert answers["diagnosis"]["answer"].startswith("paris>berlin: delay +")
     assert 0 < answers["processes"]["value"] < 100 * (os.cpu_count() or 1) * 1.1
 
 
@@ -215,7 +214,6 @@ class TestLive:
             assert traces(process.pid) != []
         assert answers["bottleneck"]["answer"].startswith("inside r2,")
         assert answers["bottleneck"]["low"] > 10 * answers["delay"]["high"]
-        assert answers["diagnosis"]["answer"].startswith("r1>[r2]>r3: delay +")
         assert traces(process.pid) == []
         assert of_directory(tmp_path / "data") == []
 

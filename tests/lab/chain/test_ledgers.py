@@ -32,7 +32,6 @@ LOAD_SECONDS, COVERED_SECONDS, LEAST_COVERED_SECONDS = 25, 15, 8
 pytestmark = live_marks("NETWORK NAMESPACES ARE NOT TESTED: they need root")
 DATAGRAMS_PORT = 9
 T = TypeVar("T")
-IN_CI = ("1 %", "1 %, late")
 LATE = {"late": 0.05, "late_ns": 50_000_000}
 CASES = {
     "nothing": Disturbance(delay_ns=5_000_000),
@@ -167,9 +166,8 @@ def check_packets(found: PacketsResult, truth: Truth) -> None:
     assert found.clock["uncertainty_ns"] is not None
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in IN_CI else pytest.mark.long) for name in CASES]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
 def test_lost_packets_and_means_are_those_of_the_captures(name: str, tmp_path: Path) -> None:
     disturbance = CASES[name]
     with (

@@ -19,8 +19,8 @@ import numpy as np
 
 from sojourn.client.collections import SinkClient
 from sojourn.core.errors import SojournError
-from sojourn.core.units import NS_PER_SECOND, durations_apart, format_clock, format_duration, format_instant
-from sojourn.lab.demo.networks import PLANNED, SHOWN, ShownNetwork, write_planned
+from sojourn.core.units import NS_PER_SECOND, durations_apart, format_clock, format_duration
+from sojourn.lab.demo.networks import PLANNED, write_planned
 from sojourn.lab.demo.stages import Piece, Stage
 from sojourn.lab.wireless import CollectionRun, WirelessNetwork, run_collection
 from sojourn.mplane.planning.paths import SegmentCounter, shortest_paths
@@ -34,15 +34,13 @@ STREAM = {"epoch": "5s", "buckets": 1024, "per_instance": 3, "salted": False}
 STREAMS = {metric: {"metric": metric, **STREAM} for metric in ("cpu", "disk_io")}
 # Processes: what the last seconds were, once so much of them is known.
 LOOK_BACK_NS, LEAST_COVERED_NS = 10 * NS_PER_SECOND, 2 * NS_PER_SECOND
-EPOCH_NS, LEAST_PACKETS = NS_PER_SECOND, 500
+EPOCH_NS, LEAST_PACKETS = 2 * NS_PER_SECOND, 500
 OBJECTIVE, LIMIT_NS, EVERY = "quick", 50_000_000, "5s"
 # Slow is what takes several times as long as the whole way did, and so much longer that no busy machine explains it.
 SLOWER, LEAST_SLOWER_NS, SETTLED_NS = 3.0, 10_000_000, 5 * NS_PER_SECOND
 COLLECTION, SEED = "sink/field", 4
 SENSORS = WirelessNetwork(nodes=60, packets_per_node=12)
 UPGRADES = 3
-# A diagnosis compares the last three intervals with what was before the bottleneck, six intervals or more.
-INTERVALS_NOW, BASELINE_NS, MOST_NOW_NS = 3, 9 * NS_PER_SECOND, 20 * NS_PER_SECOND
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,6 @@ class Jobs:
         self._begun_ns = 0
         self._quiet: DemoAnswer | None = None
         self._sensors: CollectionRun | None = None
-        self._shown = ShownNetwork(client, directory / f"{SHOWN}.csv", stage, EPOCH_NS)
 
     def all(self) -> list[Job]:
         """In the order in which they can be answered."""
@@ -97,14 +94,12 @@ class Jobs:
             Job("processes", self.processes, Needs.KERNELS),
             Job("delay", self.delay, Needs.PACKETS),
             Job("bottleneck", self.bottleneck, Needs.PACKETS),
-            Job("diagnosis", self.diagnosis, Needs.PACKETS),
             Job("objective", self.objective, Needs.PACKETS),
         ]
 
-    def store_networks(self) -> None:
-        """Have the query unit know the network that is planned for, and the stage's."""
+    def store_network(self) -> None:
+        """Have the query unit know the network that is planned for."""
         self._client.store_topology(PLANNED, self._directory / f"{PLANNED}.csv", directed=False)
-        self._shown.store()
 
     def send_collection(self) -> None:
         """Simulate a network of sensors, keep what its sink saw as trace.csv, and send it to the query unit.
@@ -248,40 +243,6 @@ class Jobs:
             _page(*(piece.name for piece in self._stage.parts)),
             "sojourn query " + " ".join(f"--segment {piece.name}" for piece in self._stage.parts),
             *(mean, low, high),
-        )
-
-    def diagnosis(self) -> DemoAnswer | None:
-        """Which segment of the stage's network changed, by all that its agents measured of them."""
-        slow_ns = self._stage.slow_since_ns
-        if slow_ns is None or time.time_ns() < slow_ns + BASELINE_NS:
-            return None
-        # Now are the last intervals, before is the first half of what precedes them: all of it has to be quiet.
-        quiet_until_ns = slow_ns - EPOCH_NS
-        until_ns = 2 * quiet_until_ns - self._begun_ns
-        reached_ns, longest_ns = self._shown.tell(self._begun_ns, until_ns + MOST_NOW_NS)
-        now_ns = INTERVALS_NOW * longest_ns
-        end_ns = min(reached_ns, until_ns + now_ns)
-        if end_ns < quiet_until_ns + BASELINE_NS + now_ns:
-            return None
-        source, target = self._stage.routers[0], self._stage.routers[-1]
-        seconds = (2 * quiet_until_ns + now_ns - end_ns) // NS_PER_SECOND, end_ns // NS_PER_SECOND
-        span = {"from_ns": seconds[0] * NS_PER_SECOND, "to_ns": seconds[1] * NS_PER_SECOND}
-        found = self._client.diagnose(SHOWN, source, target, **span)["diagnosis"]
-        if found is None or found["verdict"] != "changed":
-            return None
-        before, begin, end = (
-            "..".join(format_instant(found["baseline"][edge]) for edge in ("from_ns", "to_ns")),
-            *(format_instant(edge).partition(".")[0] + "Z" for edge in span.values()),
-        )
-        within = "".join(f" --upgraded {name}" for name in self._stage.routers[1:-1])
-        return DemoAnswer(
-            "diagnosis",
-            f"segment that changed the path from {source} to {target}",
-            found["summary"],
-            f"/network?name={SHOWN}&source={source}&target={target}&from={begin}&to={end}",
-            f"sojourn mplane diagnose --from {source} --to {target} -t {self._shown.file} --undirected{within} "
-            f"--baseline {before} --now {end}",
-            *(found["change_ns"], found["low_ns"], found["high_ns"]),
         )
 
     def objective(self) -> DemoAnswer | None:

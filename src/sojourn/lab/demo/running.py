@@ -96,9 +96,9 @@ class Demo:
         yield from waiting.answered(needing=Needs.NOTHING)
         jobs.send_collection()
         try:
-            jobs.store_networks()
+            jobs.store_network()
         except SojournError as error:  # all else goes on
-            self._tell(f"its networks are not stored: {error}")
+            self._tell(f"its network is not stored: {error}")
         try:
             yield from self._while(lambda: self._warming.poll() is None, waiting, Needs.NOTHING, COMPILE_SECONDS)
             self._tell(f"building {stage.says}")

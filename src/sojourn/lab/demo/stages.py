@@ -20,7 +20,6 @@ from sojourn.lab.fleet import SOJOURN, Fleet, agent, ending_with_us
 from sojourn.lab.namespaces import Bottleneck
 from sojourn.lab.routed.network import RoutedLab, routed_lab
 from sojourn.lab.routed.traffic import MAX_SECONDS, Traffic, flowing
-from sojourn.mplane.measurements import Segment
 from sojourn.mplane.planning.topology import TopologyBuilder
 
 ROUTERS = ("r1", "r2", "r3")
@@ -40,7 +39,6 @@ class Piece(NamedTuple):
     sender: str
     receiver: str
     where: str
-    segment: Segment | None = None  # of the stage's network, if it is one
     both_directions: bool = True
 
 
@@ -50,7 +48,6 @@ class Stage(ABC):
     says: str  # what is shown, honestly
     whole: Piece  # the whole way
     pieces: tuple[Piece, ...]  # all segments, the whole way included
-    routers: tuple[str, ...]  # of its network, in a row
     slow_since_ns: int | None = None
 
     @property
@@ -78,11 +75,10 @@ class Routers(Stage):
     whole = Piece("r1-r3", "r1:to-r2:out", "r3:to-r2:in", "from r1 to r3")
     pieces = (
         whole,
-        Piece("r1-r2", "r1:to-r2:out", "r2:to-r1:in", "between r1 and r2", Segment.between("r1", "r2")),
-        Piece("in-r2", "r2:to-r1:in", "r2:to-r3:out", "inside r2", Segment.inside(*ROUTERS), both_directions=False),
-        Piece("r2-r3", "r2:to-r3:out", "r3:to-r2:in", "between r2 and r3", Segment.between("r2", "r3")),
+        Piece("r1-r2", "r1:to-r2:out", "r2:to-r1:in", "between r1 and r2"),
+        Piece("in-r2", "r2:to-r1:in", "r2:to-r3:out", "inside r2", both_directions=False),
+        Piece("r2-r3", "r2:to-r3:out", "r3:to-r2:in", "between r2 and r3"),
     )
-    routers = ROUTERS
 
     def __init__(self) -> None:
         self._lab: RoutedLab | None = None
@@ -128,10 +124,8 @@ class Replayed(Stage):
         f"{SENDER}:{INTERFACE}",
         f"{RECEIVER}:{INTERFACE}",
         f"from {SENDER} to {RECEIVER}",
-        Segment.between(SENDER, RECEIVER),
     )
     pieces = (whole,)
-    routers = (SENDER, RECEIVER)
 
     def __init__(self, directory: Path) -> None:
         self._folder = directory / "recording"
