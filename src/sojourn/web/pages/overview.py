@@ -107,7 +107,7 @@ async def violations(view: View) -> Sequence[Part]:
         Column("condition", "Condition"),
         Column("node", "Node", link=("/node", {"name": "node"})),
         Column("instance", "Where"),
-        Column("value", "Now, with its interval"),
+        Column("value", "Now, with its interval", width=230),
         Column("raised_ns", "Since", kind="ago", width=130),
     ]
     return [Table("open violations", columns, rows, key=("id",), height=380)]
