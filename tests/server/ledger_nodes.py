@@ -8,7 +8,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import numpy as np
+from query_unit import Unit
 
+from sojourn.client.query_unit import Client
 from sojourn.core.arrays import PacketBatch
 from sojourn.lab.two_point import TwoPointWorld
 from sojourn.node.transports.transport import Transport
@@ -17,7 +19,7 @@ from sojourn.segments.fleet.ledgers.replying import named_reply, packets_between
 from sojourn.sketches.ledgers.ledger import Ledger
 from waiting import PATIENCE_SECONDS
 
-__all__ = ["both", "chosen"]
+__all__ = ["admin_of_ledgers", "both", "chosen"]
 
 AHEAD_NS = 7_000_000_000_000  # the receiver's clock
 LATER_NS = 4_000_000_000
@@ -57,6 +59,14 @@ def node(
     finally:
         over.set()
         thread.join()
+
+
+@contextmanager
+def admin_of_ledgers(unit: Unit) -> Iterator[Client]:
+    """An admin who has created the segment that the nodes' ledgers are of."""
+    with Client(unit.url, unit.tokens["admin"]) as client:
+        client.create_segment("ab", "alpha:eth0", "beta:eth1", epoch_ns=5_000_000_000, sketch="ledger")
+        yield client
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ledger_nodes import both
+from ledger_nodes import admin_of_ledgers, both
 from query_unit import Unit
-from tests.segments.fleet.fleet_world import SECOND, record, truth_between
+from tests.segments.fleet.fleet_world import record, truth_between
 from tests.segments.fleet.ledgers.test_ledger_ranges import PLAN, world_of
 
 from sojourn.client.query_unit import Client
@@ -23,8 +23,7 @@ from waiting import eventually
 
 @pytest.fixture
 def admin(unit: Unit) -> Iterator[Client]:
-    with Client(unit.url, unit.tokens["admin"]) as client:
-        client.create_segment("ab", "alpha:eth0", "beta:eth1", epoch_ns=5 * SECOND, sketch="ledger")
+    with admin_of_ledgers(unit) as client:
         yield client
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from ledger_nodes import both, chosen
+from ledger_nodes import admin_of_ledgers, both, chosen
 from query_unit import Unit
 from tests.segments.fleet.ledgers.test_ledger_ranges import world_of
 
@@ -20,8 +20,7 @@ SECOND = 1_000_000_000
 
 @pytest.fixture
 def admin(unit: Unit) -> Iterator[Client]:
-    with Client(unit.url, unit.tokens["admin"]) as client:
-        client.create_segment("ab", "alpha:eth0", "beta:eth1", epoch_ns=5 * SECOND, sketch="ledger")
+    with admin_of_ledgers(unit) as client:
         yield client
 
 

@@ -120,10 +120,7 @@ class Replayed(Stage):
 
     says = "generated packets from two capture files, replayed at their pace"
     whole = Piece(
-        f"{SENDER}-{RECEIVER}",
-        f"{SENDER}:{INTERFACE}",
-        f"{RECEIVER}:{INTERFACE}",
-        f"from {SENDER} to {RECEIVER}",
+        f"{SENDER}-{RECEIVER}", f"{SENDER}:{INTERFACE}", f"{RECEIVER}:{INTERFACE}", f"from {SENDER} to {RECEIVER}"
     )
     pieces = (whole,)
 

@@ -14,6 +14,7 @@ from typing import Any
 from sojourn.core.keys import FLOW_FIELDS
 from sojourn.core.units import format_bytes, format_duration, plural
 from sojourn.segments.fleet.path import PathResult
+from sojourn.segments.fleet.segment import LEDGER, REVERSE
 from sojourn.segments.result import SegmentResult
 from sojourn.web.charts.axes import empty
 from sojourn.web.charts.heat_map import heat_map
@@ -51,7 +52,6 @@ FLOWS = [
 # Lost packets that are listed, and packets that are drawn: a browser shows these at once.
 MOST_LOST, MOST_DRAWN = 5_000, 5_000
 LAST_NS = 10_000_000_000
-LEDGER = "ledger"
 _PERCENTILES = {"mean": "Mean", "p50": "p50", "p99": "p99", "max": "Longest"}
 
 
@@ -280,7 +280,7 @@ class Ledgers:
         return packet_parts(answer)
 
     async def _is_kept(self) -> bool:
-        detail = await self._view.unit.get(named("/api/v1/segments/{}", self._name.removesuffix(":reverse")))
+        detail = await self._view.unit.get(named("/api/v1/segments/{}", self._name.removesuffix(REVERSE)))
         plans = [one["plan"]["kind"] for one in detail["generations"]]
         return detail.get("sketch") == LEDGER or LEDGER in plans
 
@@ -414,7 +414,7 @@ async def history(view: View, name: str, flow: str) -> Sequence[Part]:
 
 async def points(view: View, name: str) -> Sequence[Part]:
     """The two ends and how they fare, and under which plan they record."""
-    detail = await view.unit.get(named("/api/v1/segments/{}", name.removesuffix(":reverse")))
+    detail = await view.unit.get(named("/api/v1/segments/{}", name.removesuffix(REVERSE)))
     if detail["kind"] != "fleet":
         return [Facts([Fact("Kind", detail["kind"]), Fact("Hops", " > ".join(detail["hops"] or ()))])]
     rows = [
